@@ -1,0 +1,1 @@
+"""Translation between outside formats and entities, both ways, without I/O."""

@@ -1,0 +1,1 @@
+"""Answers to the ports: logs, queues, documents, clocks."""

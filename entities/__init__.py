@@ -1,0 +1,1 @@
+"""What things are: topics, messages, positions, principals. Pure; the standard library only."""

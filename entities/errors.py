@@ -1,0 +1,167 @@
+"""Everything that can be refused or fail, as one tree with stable codes and remedies.
+
+IotSphereError
+├── Refused                    the caller's input or rights are at fault; retrying unchanged cannot help
+│   ├── TopicInvalid           topic_invalid, topic_too_long
+│   ├── FilterInvalid          filter_invalid
+│   ├── MessageRefused         one of the dead-letter reasons (see dead_letter.py)
+│   ├── Unauthenticated        unauthenticated
+│   ├── Forbidden              forbidden ("not found" and "not allowed" read the same)
+│   ├── RequestInvalid         request_invalid
+│   ├── CursorInvalid          cursor_invalid
+│   ├── UnknownDomain          unknown_domain
+│   └── Conflict               conflict
+├── Limited                    too much or too fast; retry later
+│   ├── RateLimited            rate_limited
+│   └── TooManyConnections     too_many_connections
+└── Unavailable                something below is down, full or being restarted; retry
+    ├── LogUnavailable         log_unavailable
+    ├── LogFull                log_full
+    ├── DurabilityTooWeak      durability_too_weak (start-up; retrying cannot help)
+    ├── LeaseHeld              lease_held
+    ├── Fenced                 fenced (a newer owner holds the lease; retrying cannot help)
+    └── ShuttingDown           shutting_down
+"""
+
+from __future__ import annotations
+
+
+class IotSphereError(Exception):
+    """An error with a stable ``code``, whether a ``retry`` can help, and a message that says what to do."""
+
+    code = "internal"
+    retry = False
+
+    def __init__(self, message: str, *, code: str | None = None, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class Refused(IotSphereError):
+    """The caller's input or rights are at fault."""
+
+    code = "refused"
+
+
+class TopicInvalid(Refused):
+    """The text is no topic of the topic space."""
+
+    code = "topic_invalid"
+
+
+class FilterInvalid(Refused):
+    """The text is no filter, or it reaches beyond one domain."""
+
+    code = "filter_invalid"
+
+
+class MessageRefused(Refused):
+    """A message that the edge turned away; ``code`` is its dead-letter reason."""
+
+    code = "schema_violation"
+
+
+class Unauthenticated(Refused):
+    """No credential, or one that is not believed."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    """The principal holds no grant for this."""
+
+    code = "forbidden"
+
+
+class RequestInvalid(Refused):
+    """A request that does not follow its protocol."""
+
+    code = "request_invalid"
+
+
+class CursorInvalid(Refused):
+    """A cursor that was altered, or was made for other filters or another principal."""
+
+    code = "cursor_invalid"
+
+
+class UnknownDomain(Refused):
+    """The first topic level names no domain of this gateway."""
+
+    code = "unknown_domain"
+
+
+class Conflict(Refused):
+    """Somebody else changed it first."""
+
+    code = "conflict"
+
+
+class Limited(IotSphereError):
+    """Too much or too fast."""
+
+    code = "limited"
+    retry = True
+
+
+class RateLimited(Limited):
+    """More messages or bytes a second than the client or its domain may send."""
+
+    code = "rate_limited"
+
+
+class TooManyConnections(Limited):
+    """The gateway, or the caller's address, holds as many connections as allowed."""
+
+    code = "too_many_connections"
+
+
+class Unavailable(IotSphereError):
+    """Something below is down, full or restarting."""
+
+    code = "unavailable"
+    retry = True
+
+
+class LogUnavailable(Unavailable):
+    """The log did not answer; what was sent may or may not be in it, and repeating is safe."""
+
+    code = "log_unavailable"
+
+
+class LogFull(Unavailable):
+    """The log has no room: memory or disk is at its limit."""
+
+    code = "log_full"
+
+
+class DurabilityTooWeak(Unavailable):
+    """The server below forgets more than the configured durability allows."""
+
+    code = "durability_too_weak"
+    retry = False
+
+
+class LeaseHeld(Unavailable):
+    """Another owner holds the partition for this reader."""
+
+    code = "lease_held"
+
+
+class Fenced(Unavailable):
+    """The lease was taken over; this owner's work no longer counts."""
+
+    code = "fenced"
+    retry = False
+
+
+class ShuttingDown(Unavailable):
+    """The gateway is draining; reconnect with the cursor."""
+
+    code = "shutting_down"

@@ -1,0 +1,67 @@
+"""Messages: the envelope that every wire carries, and its compact form for the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .position import Partition, Position
+
+MESSAGE_TYPES: Final = ("event", "command", "response", "notification")
+VERSION: Final = "1.0"
+MAX_PAYLOAD_BYTES: Final = 256 * 1024
+MAX_KEY_CHARACTERS: Final = 128
+MAX_JSON_DEPTH: Final = 32
+MAX_SAMPLES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What is known of a message. Times are ISO-8601 texts in UTC with milliseconds."""
+
+    message_id: str
+    timestamp: str
+    topic: str
+    source: str
+    correlation_id: str | None = None
+    message_type: str = "event"
+    version: str = VERSION
+    received_at: str | None = None
+    content_type: str | None = None
+    expires_at: str | None = None
+    traceparent: str | None = None
+    quality: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as services see it: metadata, and the payload as canonical JSON bytes."""
+
+    metadata: Metadata
+    payload: bytes
+
+
+class Record(NamedTuple):
+    """A message in its wire form, with the few facts that routing, dedupe and retention need without parsing.
+
+    ``body``: the whole envelope, UTF-8 JSON. ``timestamp``, ``expires_at``: ms since 1970; 0 = never expires.
+    ``retain``: it is its topic's retained value (MQTT 5 section 3.3.1.3). ``minted``: the gateway made the message id
+    for this very append, so no sender can repeat it and no dedupe index has to remember it.
+    """
+
+    partition: Partition
+    topic: str
+    message_id: str
+    body: bytes
+    timestamp: int
+    expires_at: int = 0
+    retain: bool = False
+    minted: bool = False
+
+
+class Entry(NamedTuple):
+    """A record in its place in the log. ``appended_at``: ms since 1970, by the log's clock."""
+
+    position: Position
+    appended_at: int
+    record: Record

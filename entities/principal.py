@@ -1,0 +1,86 @@
+"""Who acts, and what they may do: principals and grants, deny by default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .errors import FilterInvalid, RequestInvalid
+from .topic import TopicFilter, parse_filter
+
+ACTIONS: Final = ("publish", "subscribe", "command")
+KINDS: Final = ("device", "user", "service")
+
+
+class Grant(NamedTuple):
+    """Permission for one action on all topics that a filter selects."""
+
+    action: str
+    filter: TopicFilter
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A device, user or service with its rights.
+
+    ``name``: the device id, user id or service name. ``expires_at``: ms since 1970, 0 = never. ``token_id``: what
+    a revocation names.
+    """
+
+    kind: str
+    name: str
+    domain: str
+    grants: tuple[Grant, ...] = ()
+    roles: frozenset[str] = frozenset()
+    expires_at: int = 0
+    token_id: str = ""
+
+    def may(self, action: str, topic: str) -> bool:
+        """Tell whether a grant allows the action on this topic."""
+        return any(grant.action == action and grant.filter.matches(topic) for grant in self.grants)
+
+    def may_all(self, action: str, wanted: TopicFilter) -> bool:
+        """Tell whether one grant allows the action on everything that the filter selects."""
+        return wanted.domain == self.domain and any(
+            grant.action == action and grant.filter.covers(wanted) for grant in self.grants
+        )
+
+    @property
+    def identity(self) -> str:
+        """A text that is unique across domains and kinds."""
+        return f"{self.domain}/{self.kind}/{self.name}"
+
+
+def parse_grant(text: str, *, domain: str, name: str = "") -> Grant:
+    """Read ``ACTION:FILTER``, with ``{device_id}``, ``{user_id}`` and ``{domain}`` standing for the principal's own.
+
+    Raises RequestInvalid for an unknown action or a filter outside the principal's domain.
+    """
+    action, colon, pattern = text.partition(":")
+    if not colon or action not in ACTIONS:
+        raise RequestInvalid(f"{text!a} is no grant: write ACTION:FILTER with ACTION one of {', '.join(ACTIONS)}")
+    for variable in ("{device_id}", "{user_id}"):
+        pattern = pattern.replace(variable, name)
+    pattern = pattern.replace("{domain}", domain)
+    try:
+        wanted = parse_filter(pattern)
+    except FilterInvalid as error:
+        raise RequestInvalid(f"{text!a} is no grant: {error.message}") from error
+    if wanted.domain != domain:
+        raise RequestInvalid(f"{text!a} is no grant: it leaves the domain {domain!a}")
+    return Grant(action, wanted)
+
+
+DEVICE_GRANTS: Final = (
+    "publish:{domain}/devices/{device_id}/telemetry/#",
+    "publish:{domain}/devices/{device_id}/shadow/reported",
+    "publish:{domain}/devices/{device_id}/commands/response",
+    "subscribe:{domain}/devices/{device_id}/#",
+)
+OPERATOR_GRANTS: Final = ("publish:{domain}/#", "subscribe:{domain}/#", "command:{domain}/#")
+
+
+def device(domain: str, device_id: str) -> Principal:
+    """The principal of a device, bound to its own topics."""
+    grants = tuple(parse_grant(text, domain=domain, name=device_id) for text in DEVICE_GRANTS)
+    return Principal("device", device_id, domain, grants)

@@ -1,0 +1,257 @@
+"""Topics, filters and the topic space: what may be published and who may listen where.
+
+Grammar and wildcards follow MQTT 5 section 4.7, narrowed to the product's own space:
+
+    {domain}/devices/{device_id}/shadow/{reported,desired,delta}
+    {domain}/devices/{device_id}/telemetry[/{metric}]
+    {domain}/devices/{device_id}/commands/{request,response}
+    {domain}/devices/{device_id}/{presence,errors}
+    {domain}/devices/batch/{status,alerts}
+    {domain}/users/{user_id}/{notifications,preferences}
+    {domain}/system/{status,metrics,alerts,dead-letters}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from .errors import FilterInvalid, TopicInvalid
+
+MAX_TOPIC_BYTES: Final = 512
+MAX_TOPIC_LEVELS: Final = 10
+DEFAULT_DOMAIN: Final = "iotsphere"
+
+CHANNELS: Final = ("telemetry", "shadow", "commands", "users", "system", "batch")
+
+_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}\Z")
+_USER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,63}\Z")
+_METRIC = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+_SHADOW = frozenset(("reported", "desired", "delta"))
+_COMMANDS = frozenset(("request", "response"))
+_DEVICE_SYSTEM = frozenset(("presence", "errors"))
+_BATCH = frozenset(("status", "alerts"))
+_USERS = frozenset(("notifications", "preferences"))
+_SYSTEM = frozenset(("status", "metrics", "alerts", "dead-letters"))
+
+
+class Topic(NamedTuple):
+    """A topic of the space, taken apart once.
+
+    ``key`` is what FIFO is promised for: the device id, the user id, else the topic itself.
+    """
+
+    text: str
+    domain: str
+    channel: str
+    key: str
+    device_id: str | None
+    user_id: str | None
+
+
+def is_device_id(text: str) -> bool:
+    """Tell whether the text is a device id: case-sensitive, never normalised, and not ``batch``."""
+    return _DEVICE_ID.match(text) is not None and text != "batch"
+
+
+def is_user_id(text: str) -> bool:
+    """Tell whether the text is a user id."""
+    return _USER_ID.match(text) is not None
+
+
+def is_domain(text: str) -> bool:
+    """Tell whether the text is a domain name."""
+    return _DOMAIN.match(text) is not None
+
+
+def _refuse(text: str, why: str, code: str = "topic_invalid") -> TopicInvalid:
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return TopicInvalid(f"{shown!a} is no topic: {why}", code=code, topic=shown)
+
+
+@lru_cache(maxsize=65_536)
+def parse_topic(text: str) -> Topic:
+    """Take a topic apart.
+
+    Raises TopicInvalid (``topic_invalid`` or ``topic_too_long``) for a text outside the space; nothing is repaired.
+    """
+    if len(text) > MAX_TOPIC_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
+        raise _refuse(text, f"longer than {MAX_TOPIC_BYTES} bytes", "topic_too_long")
+    if _CONTROL.search(text):
+        raise _refuse(text, "it holds a control character")
+    if "+" in text or "#" in text:
+        raise _refuse(text, "wildcards belong in filters only")
+    levels = text.split("/")
+    if len(levels) > MAX_TOPIC_LEVELS:
+        raise _refuse(text, f"more than {MAX_TOPIC_LEVELS} levels", "topic_too_long")
+    if "" in levels:
+        raise _refuse(text, "it has an empty level")
+    domain = levels[0]
+    if not is_domain(domain):
+        raise _refuse(text, "its first level is no domain name")
+    if len(levels) < 3:
+        raise _refuse(text, "it needs a domain, a kind and a name, such as iotsphere/devices/d1/telemetry")
+    kind, name, rest = levels[1], levels[2], levels[3:]
+    if kind == "devices":
+        if name == "batch":
+            if len(rest) == 1 and rest[0] in _BATCH:
+                return Topic(text, domain, "batch", text, None, None)
+            raise _refuse(text, "below devices/batch there are status and alerts")
+        if not is_device_id(name):
+            raise _refuse(text, "the device id must match [A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+        channel = _device_channel(rest)
+        if channel is None:
+            raise _refuse(
+                text,
+                "below a device there are telemetry[/metric], shadow/{reported,desired,delta}, "
+                "commands/{request,response}, presence and errors",
+            )
+        return Topic(text, domain, channel, name, name, None)
+    if kind == "users":
+        if not is_user_id(name):
+            raise _refuse(text, "the user id must match [A-Za-z0-9][A-Za-z0-9_.:@-]{0,63}")
+        if len(rest) == 1 and rest[0] in _USERS:
+            return Topic(text, domain, "users", name, None, name)
+        raise _refuse(text, "below a user there are notifications and preferences")
+    if kind == "system" and not rest and name in _SYSTEM:
+        return Topic(text, domain, "system", text, None, None)
+    raise _refuse(text, "below a domain there are devices, users and system/{status,metrics,alerts,dead-letters}")
+
+
+def _device_channel(rest: list[str]) -> str | None:
+    if not rest:
+        return None
+    first = rest[0]
+    if first == "telemetry":
+        if len(rest) == 1 or (len(rest) == 2 and _METRIC.match(rest[1])):
+            return "telemetry"
+    elif first == "shadow":
+        if len(rest) == 2 and rest[1] in _SHADOW:
+            return "shadow"
+    elif first == "commands":
+        if len(rest) == 2 and rest[1] in _COMMANDS:
+            return "commands"
+    elif first in _DEVICE_SYSTEM and len(rest) == 1:
+        return "system"
+    return None
+
+
+class TopicFilter(NamedTuple):
+    """A filter inside one domain: literal levels, ``+`` for one level, a last ``#`` for this level and all below."""
+
+    text: str
+    levels: tuple[str, ...]
+
+    @property
+    def domain(self) -> str:
+        """The domain that the filter stays in."""
+        return self.levels[0]
+
+    @property
+    def is_exact(self) -> bool:
+        """True when it has no wildcard, and so matches one topic."""
+        return "+" not in self.levels and self.levels[-1] != "#"
+
+    def matches(self, topic: str) -> bool:
+        """Tell whether the topic's text is selected."""
+        levels = topic.split("/")
+        mine = self.levels
+        for index, want in enumerate(mine):
+            if want == "#":
+                return True
+            if index >= len(levels):
+                return False
+            if want != "+" and want != levels[index]:
+                return False
+        return len(levels) == len(mine)
+
+    def covers(self, other: TopicFilter) -> bool:
+        """Tell whether every topic that ``other`` selects is selected by this filter too."""
+        mine, theirs = self.levels, other.levels
+        for index, want in enumerate(mine):
+            if want == "#":
+                return True
+            if index >= len(theirs):
+                return False
+            got = theirs[index]
+            if got == "#" or (want != "+" and want != got):
+                return False
+        return len(theirs) == len(mine)
+
+    def overlaps(self, other: TopicFilter) -> bool:
+        """Tell whether some topic is selected by both."""
+        return _overlap(self.levels, other.levels)
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """The channels whose topics it can select; empty when it selects nothing of the space."""
+        return _channels(self)
+
+
+def _overlap(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    index = 0
+    while True:
+        a = one[index] if index < len(one) else None
+        b = two[index] if index < len(two) else None
+        if a == "#" or b == "#":
+            return True
+        if a is None or b is None:
+            return a is b
+        if a != "+" and b not in ("+", a):
+            return False
+        index += 1
+
+
+@lru_cache(maxsize=16_384)
+def parse_filter(text: str) -> TopicFilter:
+    """Take a filter apart.
+
+    Raises FilterInvalid when wildcards stand where MQTT forbids them, or when the filter is not bound to one domain.
+    """
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    if not text or len(text.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
+        raise FilterInvalid(f"{shown!a} is no filter: it must hold 1 to {MAX_TOPIC_BYTES} bytes", filter=shown)
+    if _CONTROL.search(text):
+        raise FilterInvalid(f"{shown!a} is no filter: it holds a control character", filter=shown)
+    levels = tuple(text.split("/"))
+    if len(levels) > MAX_TOPIC_LEVELS:
+        raise FilterInvalid(f"{shown!a} is no filter: more than {MAX_TOPIC_LEVELS} levels", filter=shown)
+    for index, level in enumerate(levels):
+        if level == "":
+            raise FilterInvalid(f"{shown!a} is no filter: it has an empty level", filter=shown)
+        if "#" in level and (level != "#" or index != len(levels) - 1):
+            raise FilterInvalid(f"{shown!a} is no filter: # must be the whole last level", filter=shown)
+        if "+" in level and level != "+":
+            raise FilterInvalid(f"{shown!a} is no filter: + must be a whole level", filter=shown)
+    if not is_domain(levels[0]):
+        raise FilterInvalid(
+            f"{shown!a} is refused: a filter begins with its domain, such as iotsphere/devices/#", filter=shown
+        )
+    return TopicFilter(text, levels)
+
+
+def _space(domain: str) -> Iterable[tuple[str, tuple[str, ...]]]:
+    yield "telemetry", (domain, "devices", "+", "telemetry")
+    yield "telemetry", (domain, "devices", "+", "telemetry", "+")
+    for leaf in _SHADOW:
+        yield "shadow", (domain, "devices", "+", "shadow", leaf)
+    for leaf in _COMMANDS:
+        yield "commands", (domain, "devices", "+", "commands", leaf)
+    for leaf in _DEVICE_SYSTEM:
+        yield "system", (domain, "devices", "+", leaf)
+    for leaf in _BATCH:
+        yield "batch", (domain, "devices", "batch", leaf)
+    for leaf in _USERS:
+        yield "users", (domain, "users", "+", leaf)
+    for leaf in _SYSTEM:
+        yield "system", (domain, "system", leaf)
+
+
+@lru_cache(maxsize=16_384)
+def _channels(wanted: TopicFilter) -> frozenset[str]:
+    return frozenset(channel for channel, levels in _space(wanted.levels[0]) if _overlap(wanted.levels, levels))

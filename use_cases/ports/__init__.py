@@ -1,0 +1,1 @@
+"""What use cases need from below, as promises; drivers answer them."""
