@@ -24,7 +24,7 @@ class Principal:
     """A device, user or service with its rights.
 
     ``name``: the device id, user id or service name. ``expires_at``: ms since 1970, 0 = never. ``token_id``: what
-    a revocation names.
+    a revocation names. ``since``: ms; when its credential was issued or checked, so that a later revocation outdates it.
     """
 
     kind: str
@@ -34,6 +34,7 @@ class Principal:
     roles: frozenset[str] = frozenset()
     expires_at: int = 0
     token_id: str = ""
+    since: int = 0
 
     def may(self, action: str, topic: str) -> bool:
         """Tell whether a grant allows the action on this topic."""
