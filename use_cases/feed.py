@@ -1,0 +1,229 @@
+"""The feed: one reader of the whole log per process, which hands each entry to every subscription that wants it.
+
+Subscriptions with equal filters form a group, so that an entry is matched and encoded once however many clients
+listen. A reader is live in a partition as long as it takes what it is handed; one that does not leaves the partition
+to read the log at its own pace (subscribe.py) and joins again where the feed stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from ..entities.message import Entry
+from ..entities.position import Gap, Partition, Position
+from ..entities.topic import CHANNELS, TopicFilter
+from .last_values import LastValues
+from .ports.clock import Clock
+from .ports.message_log import MessageLog, Slice, Tally
+from .topic_index import TopicIndex
+
+if TYPE_CHECKING:
+    from .subscribe import Reader
+
+SAVE_EVERY_S: Final = 2.0
+READER_NAME: Final = "last-values"
+
+
+class Batch:
+    """Entries of one partition on their way to the readers of a group.
+
+    ``end``: the position after them. ``encoded``: shared by all sinks of the batch, so that each form of the entries is
+    made once.
+    """
+
+    __slots__ = ("encoded", "end", "entries", "partition")
+
+    def __init__(self, partition: Partition, entries: Sequence[Entry], end: Position) -> None:
+        self.partition = partition
+        self.entries = entries
+        self.end = end
+        self.encoded: dict[object, bytes] = {}
+
+
+class Group:
+    """All readers with the same filters."""
+
+    __slots__ = ("filters", "live", "readers")
+
+    def __init__(self, filters: tuple[TopicFilter, ...]) -> None:
+        self.filters = filters
+        self.readers: set[Reader] = set()
+        self.live: dict[Partition, dict[Reader, None]] = {}
+
+
+class Feed:
+    """Follows the log of every domain, keeps the last values current, and serves the live readers.
+
+    ``positions``: how far it came, per partition; what lies at or before them has been handed out.
+    """
+
+    def __init__(self, log: MessageLog, last_values: LastValues, clock: Clock) -> None:
+        self._log = log
+        self.clock = clock
+        self.last_values = last_values
+        self.positions: dict[Partition, Position] = {}
+        self.version = 0
+        self.entries_seen = 0
+        self.expired = 0
+        self.gaps: list[Gap] = []
+        self._index: TopicIndex[Group] = TopicIndex()
+        self._groups: dict[tuple[str, ...], Group] = {}
+        self._listeners: set[Callable[[Partition], None]] = set()
+        self._changed = asyncio.Event()
+        self._saved: dict[Partition, Position] = {}
+
+    async def start(self) -> None:
+        """Load the last values and read the log up to its present end, so that ``latest`` is true from the start."""
+        for domain in self._log.domains():
+            await self._open(domain)
+
+    async def _open(self, domain: str) -> None:
+        saved = await self.last_values.load(domain)
+        for partition in self._all_partitions(domain):
+            if partition in self.positions:
+                continue
+            position = saved.get(partition, Position(0, 0))
+            while True:
+                part = await self._log.read(partition, position, limit=2_000, max_bytes=1 << 22)
+                for entry in part.entries:
+                    self.last_values.apply(entry)
+                if part.end == position:
+                    break
+                position = part.end
+            self.positions[partition] = position
+        await self._register(domain)
+
+    def _all_partitions(self, domain: str) -> list[Partition]:
+        return [partition for channel in CHANNELS for partition in self._log.partitions(domain, channel)]
+
+    async def _register(self, domain: str) -> None:
+        positions = {p: position for p, position in self.positions.items() if p.domain == domain}
+        await self._log.register(f"{domain}/{READER_NAME}", positions)
+
+    async def domains_changed(self) -> None:
+        """Take up domains that were made after ``start``."""
+        known = {partition.domain for partition in self.positions}
+        for domain in self._log.domains():
+            if domain not in known:
+                await self._open(domain)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Follow the log until cancelled."""
+        while True:
+            self._changed.clear()
+            follower = asyncio.ensure_future(self._follow())
+            changed = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait((follower, changed), return_when=asyncio.FIRST_COMPLETED)
+                if follower.done():
+                    await follower
+            finally:
+                changed.cancel()
+                follower.cancel()
+                await asyncio.wait((follower, changed))
+
+    async def _follow(self) -> None:
+        async with aclosing(self._log.follow(dict(self.positions))) as slices:
+            async for part in slices:
+                self.dispatch(part)
+
+    def dispatch(self, part: Slice) -> None:
+        """Hand one slice to everybody who is live in its partition."""
+        partition = part.partition
+        before = self.positions[partition]
+        self.positions[partition] = part.end
+        self.version += 1
+        touched: dict[Group, list[Entry]] = {}
+        apply = self.last_values.apply
+        match = self._index.match
+        now = 0
+        for entry in part.entries:
+            apply(entry)
+            record = entry.record
+            if record.expires_at:
+                now = now or self.clock.now()
+                if record.expires_at <= now:
+                    self.expired += 1
+                    continue
+            for group in match(record.topic):
+                entries = touched.get(group)
+                if entries is None:
+                    touched[group] = [entry]
+                else:
+                    entries.append(entry)
+        self.entries_seen += len(part.entries)
+        if part.gap is not None:
+            self.gaps.append(part.gap)
+            for group in self._groups.values():
+                for reader in tuple(group.live.get(partition, ())):
+                    reader.miss(part.gap)
+        for group, entries in touched.items():
+            live = group.live.get(partition)
+            if live:
+                batch = Batch(partition, entries, part.end)
+                for reader in tuple(live):
+                    reader.take(batch, before)
+        for listener in tuple(self._listeners):
+            listener(partition)
+
+    async def save(self) -> None:
+        """Save the last values with their positions, and tell the log how far this reader is."""
+        for domain in self._log.domains():
+            positions = {p: position for p, position in self.positions.items() if p.domain == domain}
+            moved = {p: position for p, position in positions.items() if self._saved.get(p) != position}
+            if not moved:
+                continue
+            await self.last_values.save(domain, positions)
+            reader = f"{domain}/{READER_NAME}"
+            progress = await self._log.committed(reader)
+            await self._log.commit(
+                reader,
+                {
+                    p: (position, Tally(applied=max(0, position.offset - progress[p].position.offset)))
+                    for p, position in moved.items()
+                    if p in progress
+                },
+            )
+            self._saved.update(moved)
+
+    async def keep_saving(self) -> None:
+        """Save every two seconds until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            await self.save()
+
+    def listen(self, listener: Callable[[Partition], None]) -> Callable[[], None]:
+        """Call ``listener`` with the partition after each slice; returns how to stop that."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def join(self, reader: Reader, filters: Iterable[TopicFilter]) -> Group:
+        """Put a reader into the group of its filters; it is live in no partition yet."""
+        chosen = tuple(sorted(set(filters)))
+        key = tuple(wanted.text for wanted in chosen)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(chosen)
+            for wanted in chosen:
+                self._index.add(wanted, group)
+        group.readers.add(reader)
+        return group
+
+    def leave(self, reader: Reader, group: Group) -> None:
+        """Take a reader out of its group; the last one ends the group."""
+        group.readers.discard(reader)
+        for live in group.live.values():
+            live.pop(reader, None)
+        if not group.readers and self._groups.pop(tuple(w.text for w in group.filters), None) is not None:
+            for wanted in group.filters:
+                self._index.remove(wanted, group)
+
+    def lag(self, positions: Mapping[Partition, Position]) -> int:
+        """How many messages (of any topic) lie between these positions and the feed."""
+        return sum(
+            max(0, self.positions[partition].offset - position.offset) for partition, position in positions.items()
+        )

@@ -1,0 +1,167 @@
+"""Publishing: whatever arrives while one append is under way becomes the next batch, and nobody is answered before it.
+
+The batches clock themselves: at low load a message is appended at once, at high load the batches grow to what the log
+can take. There is one append under way at a time, so the order of submission is the order in the log, also across
+retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailable
+from ..entities.message import Record
+from .ports.message_log import Appended, MessageLog
+
+Done = Callable[[Appended | IotSphereError], None]
+
+BATCH_RECORDS: Final = 1_000
+RECORD_OVERHEAD_BYTES: Final = 300
+FIRST_RETRY_S: Final = 0.05
+LAST_RETRY_S: Final = 2.0
+
+
+class MessagePublishUseCase:
+    """Append records durably and tell each submitter afterwards.
+
+    A log that is unavailable is retried with back-off for as long as the product runs: the submitters wait, unanswered,
+    and the doors stop reading. A log that is full answers LogFull to the submitters, who tell their clients.
+    """
+
+    def __init__(self, log: MessageLog, max_pending_bytes: int = 32 * 1024 * 1024) -> None:
+        self._log = log
+        self._max_pending = max_pending_bytes
+        self._waiting: deque[tuple[Sequence[Record], Done, int]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self.pending_bytes = 0
+        self.accepted = 0
+        self.duplicates = 0
+        self.failures = 0
+        self.batches = 0
+        self.stalled: IotSphereError | None = None
+
+    @property
+    def congested(self) -> bool:
+        """True while more bytes wait than the product wants to hold: doors should stop reading."""
+        return self.pending_bytes > self._max_pending
+
+    def submit(self, records: Sequence[Record], done: Done) -> bool:
+        """Put records into the next batch; returns ``congested``.
+
+        ``done`` is called once, in the event loop: with the positions once the records are durable, or with the error
+        that ended the attempt.
+        """
+        size = sum(len(record.body) for record in records) + RECORD_OVERHEAD_BYTES * len(records)
+        self.pending_bytes += size
+        self._waiting.append((records, done, size))
+        if self._task is None:
+            self._idle.clear()
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        return self.pending_bytes > self._max_pending
+
+    async def __call__(self, records: Sequence[Record]) -> Appended:
+        """Append records and wait until they are durable. Raises LogFull and ShuttingDown."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(result: Appended | IotSphereError) -> None:
+            if future.done():
+                return
+            if isinstance(result, IotSphereError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.submit(records, done)
+        return await future
+
+    async def close(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds until everything submitted is answered; what is left gets ShuttingDown."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout)
+        except TimeoutError:
+            self._closing = True
+            if self._task is not None:
+                self._task.cancel()
+            self._fail_all(ShuttingDown("the gateway is stopping and the log did not answer in time; send it again"))
+
+    def _fail_all(self, error: IotSphereError) -> None:
+        while self._waiting:
+            _, done, size = self._waiting.popleft()
+            self.pending_bytes -= size
+            done(error)
+
+    def _next_batch(self) -> list[tuple[Sequence[Record], Done, int]]:
+        batch = []
+        count = 0
+        while self._waiting and count < BATCH_RECORDS:
+            item = self._waiting.popleft()
+            batch.append(item)
+            count += len(item[0])
+        return batch
+
+    async def _work(self) -> None:
+        batch: list[tuple[Sequence[Record], Done, int]] = []
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                records = batch[0][0] if len(batch) == 1 else [record for item in batch for record in item[0]]
+                result = await self._append(records)
+                self._answer(batch, result)
+                batch = []
+        except asyncio.CancelledError:
+            for _, done, size in batch:
+                self.pending_bytes -= size
+                done(ShuttingDown("the gateway stopped before the log answered; send it again"))
+            raise
+        finally:
+            self._task = None
+            if self._waiting and not self._closing:
+                self._task = asyncio.get_running_loop().create_task(self._work())
+            else:
+                self._idle.set()
+
+    async def _append(self, records: Sequence[Record]) -> Appended | IotSphereError:
+        delay = FIRST_RETRY_S
+        while True:
+            try:
+                appended = await self._log.append(records)
+            except LogFull as error:
+                self.failures += 1
+                self.stalled = error
+                return error
+            except Unavailable as error:
+                self.failures += 1
+                self.stalled = error
+                if not error.retry:
+                    return error
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, LAST_RETRY_S)
+            except IotSphereError as error:
+                return error
+            else:
+                self.stalled = None
+                self.batches += 1
+                self.accepted += len(records) - len(appended.duplicates)
+                self.duplicates += len(appended.duplicates)
+                return appended
+
+    def _answer(self, batch: list[tuple[Sequence[Record], Done, int]], result: Appended | IotSphereError) -> None:
+        start = 0
+        for records, done, size in batch:
+            self.pending_bytes -= size
+            end = start + len(records)
+            if isinstance(result, IotSphereError) or len(batch) == 1:
+                done(result)
+            else:
+                duplicates = result.duplicates
+                if duplicates:
+                    duplicates = frozenset(index - start for index in duplicates if start <= index < end)
+                done(Appended(result.positions[start:end], duplicates))
+            start = end
