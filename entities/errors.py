@@ -6,7 +6,8 @@ IotSphereError
 │   ├── FilterInvalid          filter_invalid
 │   ├── MessageRefused         one of the dead-letter reasons (see dead_letter.py)
 │   ├── Unauthenticated        unauthenticated
-│   ├── Forbidden              forbidden ("not found" and "not allowed" read the same)
+│   ├── Forbidden              forbidden
+│   │   └── NotFound           not_found ("not found" and "not allowed" read the same)
 │   ├── RequestInvalid         request_invalid
 │   ├── CursorInvalid          cursor_invalid
 │   ├── UnknownDomain          unknown_domain
@@ -77,6 +78,15 @@ class Forbidden(Refused):
     """The principal holds no grant for this."""
 
     code = "forbidden"
+
+
+class NotFound(Forbidden):
+    """It does not exist, or the principal may not see it; both read the same."""
+
+    code = "not_found"
+
+    def __init__(self) -> None:
+        super().__init__("nothing is here: it does not exist, or this credential does not reach it")
 
 
 class RequestInvalid(Refused):
