@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..entities.message import Entry
 from ..entities.position import Gap, Partition, Position
@@ -40,7 +40,7 @@ class Batch:
         self.partition = partition
         self.entries = entries
         self.end = end
-        self.encoded: dict[object, bytes] = {}
+        self.encoded: dict[object, Any] = {}
 
 
 class Group:

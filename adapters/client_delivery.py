@@ -1,0 +1,110 @@
+"""From log entries to the frames that clients get: each entry is encoded once, however many clients listen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from ..entities.cursor import Cursor
+from ..entities.message import Entry
+from ..entities.position import Partition, Position
+from ..use_cases.feed import Batch, Feed
+from ..use_cases.subscribe import Reader
+from ..use_cases.work import Handout
+from . import cursor as cursors
+from .envelope import browser_safe
+
+FRAME_BYTES: Final = 512 * 1024
+
+
+class Piece(NamedTuple):
+    """Joined envelopes that go into one frame. ``end``: the position after them; ``last`` marks the batch's last."""
+
+    body: bytes
+    end: Position
+    last: bool
+
+
+class ClientDeliveryAdapter:
+    """Makes `messages` and `deliveries` frames, with the cursor that resumes right after each of them."""
+
+    def __init__(self, feed: Feed, key: bytes) -> None:
+        self._feed = feed
+        self._key = key
+        self._vectors: dict[tuple[str, frozenset[str]], tuple[int, bytes]] = {}
+
+    def frames(self, batch: Batch, reader: Reader, head: bytes, scope: str, exact: bool) -> Iterator[bytes]:
+        """The frames for one client. ``head``: the constant beginning, up to and including ``"cursor":``."""
+        pieces = self._pieces(batch, exact)
+        for piece in pieces:
+            if piece.last:
+                cursor = self.cursor(reader, scope)
+            else:
+                positions = reader.positions()
+                cursor = None if positions is None else self._sign({**positions, batch.partition: piece.end}, scope)
+            shown = b"null" if cursor is None else b'"' + cursor.encode() + b'"'
+            yield b"".join((head, shown, b',"messages":[', piece.body, b"]}"))
+
+    def _pieces(self, batch: Batch, exact: bool) -> list[Piece]:
+        pieces: list[Piece] | None = batch.encoded.get(exact)
+        if pieces is not None:
+            return pieces
+        pieces = []
+        bodies: list[bytes] = []
+        size = 0
+        end = batch.end
+        for entry in batch.entries:
+            body = entry.record.body
+            if not body:
+                continue
+            if size and size + len(body) > FRAME_BYTES:
+                pieces.append(Piece(b",".join(bodies), end, False))
+                bodies, size = [], 0
+            bodies.append(body if exact else browser_safe(body))
+            size += len(body)
+            end = entry.position
+        if bodies:
+            pieces.append(Piece(b",".join(bodies), batch.end, True))
+        batch.encoded[exact] = pieces
+        return pieces
+
+    def cursor(self, reader: Reader, scope: str) -> str | None:
+        """The cursor of a reader as it stands; None while its first last values are still under way."""
+        if reader.is_live:
+            return cursors.sign(self._live_vector(reader), scope, self._key)
+        positions = reader.positions()
+        return None if positions is None else self._sign(positions, scope)
+
+    def read_cursor(self, text: str, scope: str) -> Cursor:
+        """Read a cursor back. Raises CursorInvalid when it was altered or made for something else."""
+        return cursors.decode(text, scope, self._key)
+
+    def write_cursor(self, positions: Mapping[Partition, Position], scope: str) -> str:
+        """The cursor of a vector of positions."""
+        return self._sign(positions, scope)
+
+    def _sign(self, positions: Mapping[Partition, Position], scope: str) -> str:
+        return cursors.sign(cursors.vector(positions), scope, self._key)
+
+    def _live_vector(self, reader: Reader) -> bytes:
+        key = (reader.subscription.domain, reader.subscription.channels)
+        known = self._vectors.get(key)
+        if known is None or known[0] != self._feed.version:
+            positions = reader.positions()
+            assert positions is not None  # a live reader has nothing pending
+            known = self._vectors[key] = (self._feed.version, cursors.vector(positions))
+        return known[1]
+
+    def handout(self, subscription: str, handouts: list[Handout], exact: bool) -> bytes:
+        """One `deliveries` frame of a work queue."""
+        items = []
+        for item in handouts:
+            body = item.entry.record.body
+            shown = body if exact else browser_safe(body)
+            items.append(b'{"delivery":"%s","attempt":%d,"message":%s}' % (item.token.encode(), item.attempt, shown))
+        return b'{"type":"deliveries","subscription":"%s","deliveries":[%s]}' % (subscription.encode(), b",".join(items))
+
+
+def is_tombstone(entry: Entry) -> bool:
+    """True for the record that clears a retained value; it is no message."""
+    return not entry.record.body

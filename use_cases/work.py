@@ -1,0 +1,174 @@
+"""Work queues: several members share the messages of their filters, each handed to one of them and acknowledged.
+
+What a member does not acknowledge in time goes to another one. After ``max_attempts`` deliveries, counted by the
+store, the message becomes a dead letter (poison) and the queue moves on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ..entities.errors import Conflict, Forbidden, RequestInvalid
+from ..entities.message import Entry, Record
+from ..entities.position import Partition, Position
+from ..entities.principal import Principal
+from ..entities.subscription import Subscription
+from .feed import Feed
+from .ports.documents import Documents
+from .ports.message_log import MessageLog
+from .ports.work_queue import Delivery, WorkQueue
+from .publish import MessagePublishUseCase
+
+COLLECTION: Final = "groups"
+IDLE_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSettings:
+    """``visibility``: ms until an unacknowledged delivery goes to another member."""
+
+    visibility: int = 30_000
+    max_attempts: int = 5
+
+
+class Handout(NamedTuple):
+    """A delivery as a member sees it; ``token`` names it in acknowledgements."""
+
+    token: str
+    attempt: int
+    entry: Entry
+
+
+def token_of(delivery: Delivery) -> str:
+    """The text that names a delivery: channel, partition, epoch and offset."""
+    position = delivery.entry.position
+    return f"{delivery.partition.channel}.{delivery.partition.number}.{position.epoch}.{position.offset}"
+
+
+def parse_token(domain: str, token: str) -> tuple[Partition, Position]:
+    """Read a delivery's name. Raises RequestInvalid."""
+    parts = token.split(".")
+    if len(parts) != 4 or not all(part.isdigit() and len(part) < 20 for part in parts[1:]):
+        raise RequestInvalid(f"{token[:80]!a} names no delivery; send the text that came with it")
+    return Partition(domain, parts[0], int(parts[1])), Position(int(parts[2]), int(parts[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStores:
+    """Where groups and their messages live."""
+
+    log: MessageLog
+    queue: WorkQueue
+    documents: Documents
+
+
+class WorkQueueUseCase:
+    """Open groups, hand out their messages, and dead-letter what nobody can digest."""
+
+    def __init__(
+        self,
+        stores: WorkStores,
+        feed: Feed,
+        publish: MessagePublishUseCase,
+        bury: Callable[[Delivery, int], Record],
+        settings: WorkSettings,
+    ) -> None:
+        self._log = stores.log
+        self._queue = stores.queue
+        self._documents = stores.documents
+        self._feed = feed
+        self._publish = publish
+        self._bury = bury
+        self.settings = settings
+        self.dead_lettered = 0
+
+    async def __call__(self, principal: Principal, name: str, subscription: Subscription) -> Member:
+        """Join the group, making it where missing. Raises Forbidden, and Conflict when it has other filters."""
+        for wanted in subscription.filters:
+            if not principal.may_all("subscribe", wanted):
+                raise Forbidden(f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants")
+        group = f"{principal.domain}/{name}"
+        filters = sorted({wanted.text for wanted in subscription.filters})
+        known = await self._documents.get(COLLECTION, group)
+        if known is None:
+            await self._queue.create(group, list((await self._start(subscription)).items()))
+            await self._documents.put(COLLECTION, group, json.dumps({"filters": filters}).encode())
+        elif json.loads(known.value)["filters"] != filters:
+            raise Conflict(f"the group {name!a} has other filters; use another name, or the same filters")
+        return Member(self, group, subscription)
+
+    async def _start(self, subscription: Subscription) -> Mapping[Partition, Position]:
+        start = subscription.start
+        if start.at == "cursor" and start.cursor is not None:
+            return start.cursor.positions
+        partitions = [p for channel in sorted(subscription.channels) for p in self._log.partitions(subscription.domain, channel)]
+        if start.at == "earliest":
+            return dict.fromkeys(partitions, Position(0, 0))
+        if start.at == "time":
+            return {partition: await self._log.at(partition, start.time) for partition in partitions}
+        return {partition: (await self._log.bounds(partition)).last for partition in partitions}
+
+    async def take(self, group: str, consumer: str, subscription: Subscription, limit: int) -> list[Handout]:
+        """The next deliveries for this member; skips what its filters do not select, buries what is poison."""
+        handouts: list[Handout] = []
+        passed: list[tuple[Partition, Position]] = []
+        for delivery in await self._queue.take(group, consumer, limit, self.settings.visibility):
+            entry = delivery.entry
+            if not entry.record.body or not subscription.matches(entry.record.topic):
+                passed.append((delivery.partition, entry.position))
+            elif delivery.attempt > self.settings.max_attempts:
+                await self._publish([self._bury(delivery, self.settings.max_attempts)])
+                self.dead_lettered += 1
+                passed.append((delivery.partition, entry.position))
+            else:
+                handouts.append(Handout(token_of(delivery), delivery.attempt, entry))
+        if passed:
+            await self._queue.ack(group, passed)
+        return handouts if handouts or not passed else await self.take(group, consumer, subscription, limit)
+
+    async def wait(self, seconds: float = IDLE_POLL_S) -> None:
+        """Wait until the feed moves, or for a while (deliveries of other members may fall due)."""
+        moved = asyncio.Event()
+        stop = self._feed.listen(lambda partition: moved.set())
+        try:
+            await asyncio.wait_for(moved.wait(), seconds)
+        except TimeoutError:
+            return
+        finally:
+            stop()
+
+    async def acknowledge(self, group: str, tokens: Sequence[str], retry_in: int | None = None) -> int:
+        """Mark deliveries done, or give them back for ``retry_in`` ms later. Returns how many were held."""
+        domain = group.partition("/")[0]
+        named = [parse_token(domain, token) for token in tokens]
+        if retry_in is None:
+            return await self._queue.ack(group, named)
+        for delivery in named:
+            await self._queue.nack(group, delivery, retry_in)
+        return len(named)
+
+
+class Member:
+    """One consumer of a group."""
+
+    def __init__(self, work: WorkQueueUseCase, group: str, subscription: Subscription) -> None:
+        self._work = work
+        self.group = group
+        self.subscription = subscription
+        self.consumer = secrets.token_hex(8)
+
+    async def take(self, limit: int) -> list[Handout]:
+        """Up to ``limit`` deliveries; waits until there is at least one."""
+        while True:
+            if handouts := await self._work.take(self.group, self.consumer, self.subscription, limit):
+                return handouts
+            await self._work.wait()
+
+    async def acknowledge(self, tokens: Sequence[str], retry_in: int | None = None) -> int:
+        """Mark deliveries done, or give them back."""
+        return await self._work.acknowledge(self.group, tokens, retry_in)
