@@ -1,0 +1,54 @@
+# IoTSphere in eight words; `make` alone explains them. Nothing is installed outside .venv, .servers and .iotsphere.
+.POSIX:
+.PHONY: help setup check test bench docs run up down lock
+PY = .venv/bin/python
+LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
+
+help:
+	@echo 'make setup   make .venv with everything that developing needs (needs Python 3.11+)'
+	@echo 'make check   linters, types and import contracts'
+	@echo 'make test    real servers for the tests, then check, then every test (under ten minutes on 2 cores)'
+	@echo 'make bench   benchmarks; QUICK=1 for a short round'
+	@echo 'make docs    write the generated reference pages and check every page'
+	@echo 'make run     the gateway with simulated devices; data in .iotsphere; Ctrl-C ends it'
+	@echo 'make up      the production shape in containers (needs Docker with Compose)'
+	@echo 'make down    stop it; its data stays in named volumes'
+
+setup:
+	@.ci/venv dev
+
+check: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+test: setup
+	@$(PY) tests/support/provision.py
+	@$(MAKE) check
+	$(PY) -m pytest $(ARGS)
+
+bench: setup
+	@$(PY) tests/support/provision.py
+	$(PY) -m bench $${QUICK:+--quick} $(ARGS)
+
+docs: setup
+	$(PY) docs/build.py
+	$(PY) -m pytest -q tests/test_docs.py
+
+run:
+	@.ci/venv run
+	@$(PY) -m iotsphere up --demo --data .iotsphere $(ARGS)
+
+up:
+	@deploy/secrets.sh
+	docker compose up --build --detach --wait
+
+down:
+	docker compose down
+
+# Maintainers only, after a change of the dependencies in pyproject.toml; see CONTRIBUTING.md. Needs uv.
+lock:
+	$(LOCK) --extra demo pyproject.toml -o requirements.lock
+	$(LOCK) --group build -o requirements-build.lock
+	$(LOCK) --all-extras --group dev pyproject.toml -c requirements.lock -c requirements-build.lock -o requirements-dev.lock
