@@ -1,0 +1,1 @@
+"""What the tests start, speak with and judge by."""
