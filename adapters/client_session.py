@@ -193,7 +193,8 @@ class ClientSession:
             )
         except (TopicInvalid, MessageRefused, Forbidden) as error:
             letter = self._use.edge.dead_letter(principal, request.topic, payload, now, error)
-            self._submit(letter, lambda result: self._answer(protocol.failed(request.ref, error)))
+            answer = protocol.failed(request.ref, error)
+            self._submit(letter, lambda _: self._answer(answer))
             self.refused += 1
             return
         self._submit(record, lambda result: self._published(request.ref, record, result))
@@ -227,12 +228,16 @@ class ClientSession:
 
     def _open(self, request: protocol.Subscribe, principal: Principal) -> _Listening:
         if len(self._listening) >= MAX_SUBSCRIPTIONS:
-            raise RequestInvalid(f"a connection may hold {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe, or join filters")
+            raise RequestInvalid(
+                f"a connection may hold {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe, or join filters"
+            )
         filters = tuple(dict.fromkeys(parse_filter(text) for text in request.filters))
         scope = scope_of(principal.identity, (wanted.text for wanted in filters))
         for wanted in filters:
             if wanted.domain != principal.domain:
-                raise Forbidden(f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants")
+                raise Forbidden(
+                    f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants"
+                )
         self._names += 1
         name = f"s{self._names}"
         start = self._start(request.start, scope)
@@ -282,9 +287,7 @@ class ClientSession:
                 self.delivered += len(handouts)
         except IotSphereError as error:
             self._end(listening)
-            self._answer(
-                protocol.notice("ended", subscription=listening.name, code=error.code, message=error.message)
-            )
+            self._answer(protocol.notice("ended", subscription=listening.name, code=error.code, message=error.message))
 
     async def _acknowledge(self, request: protocol.Acknowledge) -> None:
         listening = self._listening.get(request.subscription)

@@ -134,7 +134,7 @@ class WorkQueueUseCase:
     async def wait(self, seconds: float = IDLE_POLL_S) -> None:
         """Wait until the feed moves, or for a while (deliveries of other members may fall due)."""
         moved = asyncio.Event()
-        stop = self._feed.listen(lambda partition: moved.set())
+        stop = self._feed.listen(lambda _: moved.set())
         try:
             await asyncio.wait_for(moved.wait(), seconds)
         except TimeoutError:

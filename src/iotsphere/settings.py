@@ -1,0 +1,61 @@
+"""Settings of a gateway: every field with its unit and a safe default, from `IOTSPHERE_*` variables or the CLI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """One frozen set of settings. Unknown names in an ``.env``-like source are refused."""
+
+    model_config = SettingsConfigDict(env_prefix="IOTSPHERE_", extra="forbid", frozen=True)
+
+    data: Path = Field(default=Path(".iotsphere"), description="Folder for the log, documents and secrets")
+    log: str = Field(
+        default="sqlite",
+        description="Where the log is: `sqlite` (in the data folder), `memory`, or `redis://HOST:PORT/DB`",
+    )
+    durability: Literal["fsynced", "logged", "memory"] = Field(
+        default="fsynced",
+        description="What an acknowledgement survives: `fsynced` a power cut, `logged` a crash (up to 2 s at power loss)",
+    )
+    trust_log_server: bool = Field(
+        default=False, description="Accept a log server that does not let its durability be checked"
+    )
+    domain: str = Field(default="iotsphere", description="The default domain, made at the first start")
+    mqtt: str = Field(default="127.0.0.1:1883", description="HOST:PORT of the MQTT door; port 0 = any free one")
+    websocket: str = Field(default="127.0.0.1:8765", description="HOST:PORT of the WebSocket door")
+    http: str = Field(default="127.0.0.1:8080", description="HOST:PORT of the HTTP door")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged")
+    max_connections: int = Field(default=10_000, ge=1, description="Connections per door")
+    max_connections_per_address: int = Field(
+        default=200, ge=1, description="Connections per door and address; loopback is exempt unless `limit_loopback`"
+    )
+    limit_loopback: bool = Field(default=False, description="Let the limit per address bind loopback addresses too")
+    outbox_bytes: int = Field(
+        default=1024 * 1024, ge=64 * 1024, description="Bytes that may wait for one slow client before it reads the log"
+    )
+    messages_per_second: float = Field(default=5_000, gt=0, description="Messages a second that one client may publish")
+    bytes_per_second: float = Field(
+        default=16 * 1024 * 1024, gt=0, description="Payload bytes a second that one client may publish"
+    )
+    domain_messages_per_second: float = Field(
+        default=200_000, gt=0, description="Messages a second that all clients of a domain together may publish"
+    )
+    websocket_compression: bool = Field(default=False, description="Offer permessage-deflate to WebSocket clients")
+    websocket_origins: tuple[str, ...] = Field(
+        default=(), description="Origins of web pages that may connect; empty = any (a token is needed all the same)"
+    )
+    retention_days: float = Field(default=7, gt=0, description="Days that messages are kept at least for their readers")
+    retention_gib: float = Field(default=1, gt=0, description="GiB per partition past which messages may go")
+    hard_cap_days: float = Field(default=30, gt=0, description="Days past which messages go even if a reader lags")
+    hard_cap_gib: float = Field(default=4, gt=0, description="GiB per partition past which messages go in any case")
+    visibility_seconds: float = Field(
+        default=30, gt=0, description="Seconds until an unacknowledged delivery of a group goes to another member"
+    )
+    max_attempts: int = Field(default=5, ge=1, description="Deliveries after which a message is poison")
+    drain_seconds: float = Field(default=8, gt=0, le=60, description="Seconds for a graceful stop")
