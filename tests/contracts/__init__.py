@@ -1,0 +1,1 @@
+"""What every driver of a port promises, as tests to inherit from."""
