@@ -1,0 +1,77 @@
+"""Authenticating: from a password or a token to a principal, and whether that principal is still valid later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ..entities.errors import RateLimited, Unauthenticated
+from ..entities.principal import Principal
+from .back_off import BackOff
+from .devices import Devices
+from .ports.tokens import NOT_BELIEVED, AccessTokens
+from .revocations import Revocations
+
+MAX_USERNAME_CHARACTERS: Final = 256
+MAX_PASSWORD_CHARACTERS: Final = 8 * 1024
+
+
+class Authenticate:
+    """Devices by their secret, everybody by a token. ``monotonic``: seconds that never go back."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        tokens: AccessTokens,
+        revocations: Revocations,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._devices = devices
+        self._tokens = tokens
+        self._revocations = revocations
+        self._monotonic = monotonic
+        self._back_off = BackOff()
+
+    async def password(self, username: str, password: str, address: str) -> Principal:
+        """The principal of a user name and password; a token as the password is accepted with any user name.
+
+        ``address``: where the caller connects from. Raises Unauthenticated, and RateLimited (``retry_after``: seconds)
+        for an address and user name that keep failing.
+        """
+        caller = f"{address}\n{username[:MAX_USERNAME_CHARACTERS]}"
+        wait = self._back_off.wait(caller, self._monotonic())
+        if wait > 0:
+            raise RateLimited(f"too many failed logins; try again in {wait:.0f} s", retry_after=wait)
+        try:
+            principal = await self._check(username, password)
+        except Unauthenticated:
+            self._back_off.failed(caller, self._monotonic())
+            raise
+        self._back_off.succeeded(caller)
+        return principal
+
+    async def _check(self, username: str, password: str) -> Principal:
+        if len(username) > MAX_USERNAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
+            raise Unauthenticated(NOT_BELIEVED)
+        if password.count(".") == 2:  # our secrets hold no dot
+            return self.token(password)
+        principal = await self._devices.verify(username, password)
+        if principal is None or not self._revocations.allows(principal):
+            raise Unauthenticated(NOT_BELIEVED)
+        return principal
+
+    def token(self, text: str) -> Principal:
+        """The principal of a token. Raises Unauthenticated, always with the same text."""
+        principal = self._tokens.read(text)
+        if not self._revocations.allows(principal):
+            raise Unauthenticated(NOT_BELIEVED)
+        return principal
+
+    def still_valid(self, principal: Principal) -> bool:
+        """Tell whether the credential behind a principal still counts: cheap enough to ask for each message."""
+        return self._revocations.allows(principal)
+
+    async def refresh(self) -> None:
+        """Learn of revocations that other processes made."""
+        await self._revocations.refresh()
