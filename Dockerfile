@@ -21,9 +21,10 @@ RUN /opt/build/bin/python -m build --no-isolation --wheel --outdir dist . \
 FROM python:3.12.11-slim-bookworm
 COPY --from=build /opt/iotsphere /opt/iotsphere
 ENV PATH=/opt/iotsphere/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# The number is the same as in docker-compose.yml; nothing in the image belongs to it, so it can change nothing.
+# The number is the same as in docker-compose.yml. It owns one empty folder, which a fresh volume takes over.
+RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/iotsphere
 USER 10001:10001
-EXPOSE 1883 8080 8081
+EXPOSE 1883 8080 8765
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["iotsphere"]
 CMD ["--help"]

@@ -21,6 +21,5 @@ if [ ! -e redis_auth ] || [ ! -e iotsphere_log ]; then
     write redis_auth "requirepass $password"
     write iotsphere_log "redis://:$password@redis:6379/0"
 fi
-[ -e iotsphere_secret ] || write iotsphere_secret "$(random)"
 [ -e mongodb_password ] || write mongodb_password "$(random)"
 [ -e mongodb_key ] || write mongodb_key "$(random)$(random)"

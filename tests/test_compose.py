@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import iotsphere
+from iotsphere.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "docker-compose.yml"
@@ -180,13 +181,26 @@ def test_secrets_are_made_once_and_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_environment_names_settings_that_exist() -> None:
-    from iotsphere.settings import Settings
-
     fields = {f"IOTSPHERE_{name.upper()}" for name in Settings.model_fields}
     for role in ROLES:
         used = {key for key in service(role)["environment"] if key.startswith("IOTSPHERE_")}
         assert used <= fields
         assert {secret.upper() for secret in names(service(role)["secrets"])} <= fields
+
+
+def test_doors_listen_where_their_ports_are_published() -> None:
+    for role, door in (("ingress", "mqtt"), ("websocket", "websocket"), ("api", "http")):
+        shape = service(role)
+        default = Settings.model_fields[door].default.rpartition(":")[2]
+        assert shape["environment"][f"IOTSPHERE_{door.upper()}"] == f"0.0.0.0:{default}"
+        assert shape["ports"] == [f"127.0.0.1:{default}:{default}"]
+        assert default in " ".join(shape["healthcheck"]["test"])
+
+
+def test_address_of_the_log_is_read_from_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IOTSPHERE_LOG", raising=False)
+    (tmp_path / "iotsphere_log").write_text("redis://:password@redis:6379/0\n")
+    assert Settings(_secrets_dir=str(tmp_path)).log == "redis://:password@redis:6379/0"
 
 
 def test_image_is_built_from_the_locks_and_runs_as_nobody() -> None:
