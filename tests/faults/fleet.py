@@ -1,0 +1,119 @@
+"""Twenty devices and a resuming subscriber around one gateway, and the verdict on what they saw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.device import Device
+from tests.support.gateway import Gateway
+from tests.support.history import Report, check
+from tests.support.subscriber import Subscriber
+from tests.support.waiting import until
+
+EVERYTHING = "iotsphere/devices/+/telemetry/#"
+
+
+class Fleet:
+    """Devices that publish until all is acknowledged, beside subscribers that come back with their cursors."""
+
+    def __init__(self, gateway: Gateway, subscribers: Sequence[Subscriber]) -> None:
+        self.gateway = gateway
+        self.devices: list[Device] = []
+        self.subscribers = subscribers
+        self._tasks: list[asyncio.Task[None]] = []
+        self._publishing: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for subscriber in self.subscribers:
+            self._tasks.append(asyncio.create_task(subscriber.run()))
+        for subscriber in self.subscribers:
+            await self._while_running(subscriber.ready.is_set, f"{subscriber.consumer.name} is subscribed", 20)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in (*self._tasks, *self._publishing):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def publish(self, devices: Sequence[Device]) -> None:
+        """Let the devices begin."""
+        self.devices += devices
+        self._publishing += [asyncio.create_task(device.run()) for device in devices]
+
+    @property
+    def acked(self) -> int:
+        """How many messages were acknowledged so far."""
+        return sum(len(device.acked) for device in self.devices)
+
+    async def acked_at_least(self, count: int) -> None:
+        """Wait for the fleet's progress."""
+        await self._while_running(lambda: self.acked >= count, f"{count} messages are acknowledged", 40)
+
+    async def all_acked(self) -> None:
+        """Wait until every device has done its part."""
+        await self._while_running(
+            lambda: all(task.done() for task in self._publishing), "every message is acknowledged", 40
+        )
+
+    async def all_delivered(self, subscriber: Subscriber, count: int) -> None:
+        """Wait until the subscriber had ``count`` deliveries; the judge says what they were."""
+        await self._while_running(
+            lambda: subscriber.delivered >= count, f"{subscriber.consumer.name} was delivered {count} messages", 40
+        )
+
+    async def _while_running(self, condition: Any, what: str, within: float) -> None:
+        """Wait, but not when a device or a subscriber gave up."""
+
+        def met() -> bool:
+            for task in (*self._tasks, *self._publishing):
+                if task.done() and not task.cancelled():
+                    task.result()
+            return bool(condition())
+
+        try:
+            await until(met, what, within)
+        except AssertionError as error:
+            seen = ", ".join(f"{each.consumer.name} {each.delivered}" for each in self.subscribers)
+            raise AssertionError(
+                f"{error}; acknowledged {self.acked}; delivered: {seen}\n{self.gateway.tail()}"
+            ) from None
+
+    def verdict(self) -> Report:
+        """What the judge says of the whole history."""
+        published = [message for device in self.devices for message in device.history()]
+        return check(published, [subscriber.consumer for subscriber in self.subscribers])
+
+
+def resuming(name: str, gateway: Gateway, filters: Sequence[str] = (EVERYTHING,)) -> Subscriber:
+    """A subscriber that finds the gateway again wherever it is restarted."""
+    return Subscriber(name, filters, lambda: gateway.websocket, lambda: gateway.token)
+
+
+async def ledger_balances(gateway: Gateway, at_least: int) -> None:
+    """Ask the ledger until nothing is pending; raises AssertionError when a row does not balance.
+
+    ``at_least``: messages that the telemetry channel must have accepted.
+    """
+    deadline = asyncio.get_running_loop().time() + 20
+    async with gateway.api() as api:
+        while True:
+            response = await api.get("/api/v1/ledger")
+            assert response.status_code == 200, response.text
+            ledger = response.json()
+            rows = ledger["rows"]
+            for row in rows:
+                accounted = sum(row[key] for key in ("applied", "superseded", "expired", "dead_lettered", "pending"))
+                assert row["accepted"] == accounted + row.get("lost", 0), row
+                assert row["difference"] == 0, row
+            accepted = sum(row["accepted"] for row in rows if row["channel"] == "telemetry")
+            if accepted >= at_least and all(row["pending"] == 0 for row in rows):
+                return
+            assert asyncio.get_running_loop().time() < deadline, ledger
+            await asyncio.sleep(0.1)
