@@ -3,3 +3,5 @@
 import pytest
 
 pytest.register_assert_rewrite("tests.contracts")
+
+pytest_plugins = ["tests.support.fixtures"]

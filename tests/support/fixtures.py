@@ -1,0 +1,79 @@
+"""Fixtures that give tests real servers: shared ones that are emptied for each test, and ones to be broken at will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from . import servers
+from .servers import Server
+
+Starter = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One Redis for the whole run. Take ``redis_server`` to get it empty."""
+    with servers.redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One Valkey for the whole run. Take ``valkey_server`` to get it empty."""
+    with servers.redis(tmp_path_factory.mktemp("valkey"), servers.valkey_binary()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One Redis in cluster mode for the whole run. Take ``redis_cluster_server`` to get it empty."""
+    with servers.redis_cluster(tmp_path_factory.mktemp("redis-cluster")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(shared_redis: Server) -> Server:
+    """A Redis without data that fsyncs every write; not to be stopped."""
+    servers.empty(shared_redis)
+    return shared_redis
+
+
+@pytest.fixture
+def valkey_server(shared_valkey: Server) -> Server:
+    """A Valkey without data that fsyncs every write; not to be stopped."""
+    servers.empty(shared_valkey)
+    return shared_valkey
+
+
+@pytest.fixture
+def redis_cluster_server(shared_redis_cluster: Server) -> Server:
+    """A one-node Redis cluster without data that fsyncs every write; not to be stopped."""
+    servers.empty(shared_redis_cluster)
+    return shared_redis_cluster
+
+
+@pytest.fixture
+def start_redis(tmp_path: Path) -> Iterator[Starter]:
+    """``start_redis(**settings)`` starts a Redis of this test alone, to be killed, frozen or starved.
+
+    Settings are those of redis.conf with ``_`` for ``-``: ``start_redis(maxmemory="8mb")``.
+    """
+    with ExitStack() as stack:
+
+        def start(**settings: str) -> Server:
+            options = {name.replace("_", "-"): value for name, value in settings.items()}
+            folder = tmp_path / f"redis-{len(list(tmp_path.glob('redis-*')))}"
+            return stack.enter_context(servers.redis(folder, options=options))
+
+        yield start
+
+
+@pytest.fixture
+def mosquitto_server(tmp_path: Path) -> Iterator[Server]:
+    """A Mosquitto broker of this test alone that lets anybody in."""
+    with servers.mosquitto(tmp_path / "mosquitto") as server:
+        yield server

