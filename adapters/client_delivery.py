@@ -102,7 +102,10 @@ class ClientDeliveryAdapter:
             body = item.entry.record.body
             shown = body if exact else browser_safe(body)
             items.append(b'{"delivery":"%s","attempt":%d,"message":%s}' % (item.token.encode(), item.attempt, shown))
-        return b'{"type":"deliveries","subscription":"%s","deliveries":[%s]}' % (subscription.encode(), b",".join(items))
+        return b'{"type":"deliveries","subscription":"%s","deliveries":[%s]}' % (
+            subscription.encode(),
+            b",".join(items),
+        )
 
 
 def is_tombstone(entry: Entry) -> bool:

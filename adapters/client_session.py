@@ -30,7 +30,7 @@ from ..use_cases.work import Member, WorkQueueUseCase
 from . import client_protocol as protocol
 from .client_delivery import ClientDeliveryAdapter
 from .edge import Edge
-from .timestamps import to_iso
+from .timestamps import iso
 
 MAX_SUBSCRIPTIONS: Final = 1_000
 MAX_OUTSTANDING_PUBLISHES: Final = 256
@@ -139,7 +139,7 @@ class ClientSession:
                 case protocol.Acknowledge():
                     await self._acknowledge(request)
                 case protocol.Ping():
-                    self._answer(protocol.ok(ref, time=to_iso(self._use.clock.now())))
+                    self._answer(protocol.ok(ref, time=iso(self._use.clock.now())))
         except IotSphereError as error:
             self.refused += 1
             if ref is None and isinstance(error, RequestInvalid):
@@ -157,7 +157,7 @@ class ClientSession:
         if self.principal is not None and principal.identity != self.principal.identity:
             raise Forbidden("a renewed token must be of the same subject; open another connection for another one")
         self.principal = principal
-        self._answer(protocol.ok(request.ref, expiresAt=to_iso(principal.expires_at) if principal.expires_at else None))
+        self._answer(protocol.ok(request.ref, expiresAt=iso(principal.expires_at) if principal.expires_at else None))
         for listening in list(self._listening.values()):
             if not all(principal.may_all("subscribe", wanted) for wanted in listening.subscription.filters):
                 self._end(listening)

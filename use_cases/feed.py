@@ -8,6 +8,7 @@ to read the log at its own pace (subscribe.py) and joins again where the feed st
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
 
 SAVE_EVERY_S: Final = 2.0
 READER_NAME: Final = "last-values"
+REMEMBERED_GAPS: Final = 1_000
 
 
 class Batch:
     """Entries of one partition on their way to the readers of a group.
 
-    ``end``: the position after them. ``encoded``: shared by all sinks of the batch, so that each form of the entries is
-    made once.
+    ``end``: the position after them. ``values``: they are last values of topics, from anywhere before ``end`` and in no
+    order, so no position lies between two of them. ``encoded``: shared by all sinks of the batch, so that each form of
+    the entries is made once.
     """
 
-    __slots__ = ("encoded", "end", "entries", "partition")
+    __slots__ = ("encoded", "end", "entries", "partition", "values")
 
-    def __init__(self, partition: Partition, entries: Sequence[Entry], end: Position) -> None:
+    def __init__(self, partition: Partition, entries: Sequence[Entry], end: Position, values: bool = False) -> None:
         self.partition = partition
         self.entries = entries
         self.end = end
+        self.values = values
         self.encoded: dict[object, Any] = {}
 
 
@@ -52,6 +56,12 @@ class Group:
         self.filters = filters
         self.readers: set[Reader] = set()
         self.live: dict[Partition, dict[Reader, None]] = {}
+
+
+async def beginning(log: MessageLog, partition: Partition) -> Position:
+    """The place before what is retained now, as a position that stays where it is when more is trimmed."""
+    first = (await log.bounds(partition)).first
+    return Position(first.epoch, first.offset - 1)
 
 
 class Feed:
@@ -68,7 +78,7 @@ class Feed:
         self.version = 0
         self.entries_seen = 0
         self.expired = 0
-        self.gaps: list[Gap] = []
+        self.gaps: deque[Gap] = deque(maxlen=REMEMBERED_GAPS)
         self._index: TopicIndex[Group] = TopicIndex()
         self._groups: dict[tuple[str, ...], Group] = {}
         self._listeners: set[Callable[[Partition], None]] = set()
@@ -85,7 +95,7 @@ class Feed:
         for partition in self._all_partitions(domain):
             if partition in self.positions:
                 continue
-            position = saved.get(partition, Position(0, 0))
+            position = saved.get(partition) or await beginning(self._log, partition)
             while True:
                 part = await self._log.read(partition, position, limit=2_000, max_bytes=1 << 22)
                 for entry in part.entries:
@@ -160,7 +170,7 @@ class Feed:
             self.gaps.append(part.gap)
             for group in self._groups.values():
                 for reader in tuple(group.live.get(partition, ())):
-                    reader.miss(part.gap)
+                    reader.miss(part.gap, part.end)
         for group, entries in touched.items():
             live = group.live.get(partition)
             if live:

@@ -26,7 +26,12 @@ class Settings(BaseSettings):
     trust_log_server: bool = Field(
         default=False, description="Accept a log server that does not let its durability be checked"
     )
-    domain: str = Field(default="iotsphere", description="The default domain, made at the first start")
+    domains: tuple[str, ...] = Field(
+        default=("iotsphere",), min_length=1, description="The tenants of this gateway; the first one is the operator's"
+    )
+    secrets: Path | None = Field(
+        default=None, description="File with the secrets; default: secrets.json in the data folder"
+    )
     mqtt: str = Field(default="127.0.0.1:1883", description="HOST:PORT of the MQTT door; port 0 = any free one")
     websocket: str = Field(default="127.0.0.1:8765", description="HOST:PORT of the WebSocket door")
     http: str = Field(default="127.0.0.1:8080", description="HOST:PORT of the HTTP door")

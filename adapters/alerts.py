@@ -1,0 +1,23 @@
+"""What the gateway itself has to say, as messages on the domain's system topics."""
+
+from __future__ import annotations
+
+import orjson
+
+from ..entities.message import Record
+from ..entities.position import Gap
+from ..entities.principal import Principal, parse_grant
+from .client_protocol import gap_facts
+from .edge import Edge
+
+
+def gateway_principal(domain: str) -> Principal:
+    """The gateway as the source of its own messages."""
+    return Principal("service", "gateway", domain, (parse_grant("publish:{domain}/#", domain=domain),))
+
+
+def loss_alert(edge: Edge, gap: Gap, now: int) -> Record:
+    """The alert that a registered reader lost messages to the hard cap of retention."""
+    domain = gap.partition.domain
+    route = edge.route(gateway_principal(domain), f"{domain}/system/alerts")
+    return edge.admit(route, orjson.dumps({"alert": "messages_lost", "missed": gap_facts(gap)}), now)

@@ -1,0 +1,232 @@
+"""A running gateway: opens drivers first and doors last, watches its own tasks, and closes in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import structlog
+from dependency_injector import providers
+
+from .containers import Container
+from .drivers.secrets import Secrets, load_or_create
+from .entities.errors import RequestInvalid, Unavailable
+from .entities.principal import Principal
+from .settings import Settings
+from .use_cases.tokens import operator
+
+logger = structlog.get_logger("iotsphere.app")
+
+ROLES: Final = ("ingress", "websocket", "api")
+REFRESH_EVERY_S: Final = 2.0
+OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
+ENDPOINTS_FILE: Final = "endpoints.json"
+
+
+class Door(Protocol):
+    """What every gateway can do."""
+
+    async def start(self, host: str, port: int) -> tuple[str, int]: ...
+    async def drain(self, timeout: float) -> None: ...
+    async def close(self) -> None: ...
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT taken apart; ``[::1]:80`` for IPv6. Raises RequestInvalid."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise RequestInvalid(f"{text!a} is no address: write HOST:PORT, such as 127.0.0.1:1883 (port 0 = any free one)")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class App:
+    """One process with the doors of its roles. Use it as an async context manager, then wait for ``stopped``."""
+
+    def __init__(self, settings: Settings, roles: tuple[str, ...] = ROLES) -> None:
+        self.settings = settings
+        self.roles = roles
+        self.secrets = self._load_secrets()
+        self.container = Container(settings=providers.Object(settings), secrets=providers.Object(self.secrets))
+        self.endpoints: dict[str, str] = {}
+        self.stopped = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._doors: dict[str, Any] = {}
+
+    def _load_secrets(self) -> Secrets:
+        path = self.settings.secrets or self.settings.data / "secrets.json"
+        return load_or_create(path)
+
+    @property
+    def operator(self) -> Principal:
+        """The principal of the first domain's operator."""
+        return operator(self.settings.domains[0])
+
+    def operator_token(self) -> str:
+        """A fresh token of the operator, good for 30 days."""
+        issuer = self.operator
+        grants = [f"{grant.action}:{grant.filter.text}" for grant in issuer.grants]
+        issued = self.container.tokens().issue(
+            issuer, "service:operator", grants, sorted(issuer.roles), OPERATOR_TOKEN_S
+        )
+        return issued.token
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        box = self.container
+        await self.open_stores()
+        await box.authenticate().refresh()
+        await box.feed().start()
+        self._watch("feed", box.feed().run)
+        self._watch("last values", box.feed().keep_saving)
+        self._watch("retention", box.retention().keep)
+        self._watch("revocations", self._keep_refreshing)
+        for role in self.roles:
+            await self._open_door(role)
+        gc.collect()
+        gc.freeze()
+        self._write_endpoints()
+
+    async def open_stores(self) -> None:
+        """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
+        box = self.container
+        for driver in (box.log(), box.documents(), box.queue()):
+            if hasattr(driver, "__aenter__"):
+                await self._stack.enter_async_context(driver)
+        for domain in self.settings.domains:
+            await box.log().ensure(domain, box.channels())
+
+    async def _open_door(self, role: str) -> None:
+        settings = self.settings
+        door: Any
+        match role:
+            case "ingress":
+                door, address, name, form = self.container.mqtt_gateway(), settings.mqtt, "mqtt", "{}"
+            case "websocket":
+                door, address, name, form = (
+                    self.container.websocket_gateway(),
+                    settings.websocket,
+                    "websocket",
+                    "ws://{}",
+                )
+            case "api":
+                door, address, name, form = self.container.http_gateway(), settings.http, "http", "http://{}"
+            case _:
+                raise RequestInvalid(f"{role!a} is no role: choose from {', '.join(ROLES)}")
+        host, port = parse_address(address)
+        try:
+            bound = await door.start(host, port)
+        except OSError as error:
+            raise RequestInvalid(
+                f"cannot listen on {address} for {name}: {error.strerror}; choose another with --{name} HOST:PORT"
+            ) from error
+        self._doors[role] = door
+        self._stack.push_async_callback(door.close)
+        self.endpoints[name] = form.format(_shown(bound))
+
+    def _write_endpoints(self) -> None:
+        folder = self.settings.data
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / ENDPOINTS_FILE
+        draft = folder / f".{ENDPOINTS_FILE}.{os.getpid()}"
+        draft.write_text(json.dumps({**self.endpoints, "pid": os.getpid()}))
+        draft.replace(path)
+
+        def remove() -> None:
+            known = read_endpoints(folder)
+            if known is not None and known.get("pid") == os.getpid():
+                path.unlink(missing_ok=True)
+
+        self._stack.callback(remove)
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    def _watch(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._supervise(name, run), name=name))
+
+    async def _supervise(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task for ever: again after something below was away, but any other failure stops the gateway."""
+        delay = 0.1
+        while True:
+            try:
+                await run()
+            except Unavailable as error:
+                logger.warning("task_waits", task=name, code=error.code, message=error.message)
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, 5.0)
+            except Exception as error:
+                logger.exception("task_failed", task=name)
+                self.failure = error
+                self.stopped.set()
+                return
+            else:
+                delay = 0.1
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_EVERY_S)
+            await self.container.authenticate().refresh()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end the gateway gracefully."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopped.set)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._drain()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._stack.aclose()
+            gc.unfreeze()
+
+    async def _drain(self) -> None:
+        """Stop accepting, answer what was taken in, hand out cursors, save the view."""
+        seconds = self.settings.drain_seconds
+        box = self.container
+        await asyncio.gather(*(door.drain(seconds) for door in self._doors.values()))
+        await box.publish().close(seconds)
+        try:
+            await asyncio.wait_for(box.feed().save(), seconds)
+        except (Unavailable, TimeoutError) as error:
+            logger.warning("last_values_not_saved", message=str(error), remedy="they are read again from the log")
+
+
+def read_endpoints(data: Path) -> Mapping[str, Any] | None:
+    """Where the gateway that uses this data folder listens; None when none runs."""
+    try:
+        known: Mapping[str, Any] = json.loads((data / ENDPOINTS_FILE).read_text())
+        os.kill(int(known["pid"]), 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return known

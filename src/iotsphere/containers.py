@@ -1,0 +1,216 @@
+"""All wiring in one place: which driver answers which port, and which door leads to which use case."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dependency_injector import containers, providers
+
+from .adapters.client_delivery import ClientDeliveryAdapter
+from .adapters.client_session import ClientUseCases
+from .adapters.edge import Edge
+from .adapters.poison import poison_letters
+from .adapters.tokens import JsonWebTokens
+from .adapters.values import pack_values, unpack_values
+from .drivers.clock import SystemClock
+from .drivers.secrets import Secrets
+from .entities.channel import DAY_MS, DEFAULT_CHANNELS, GIB, Retention
+from .entities.errors import RequestInvalid
+from .entities.position import Gap
+from .settings import Settings
+from .use_cases.authenticate import Authenticate
+from .use_cases.devices import Devices
+from .use_cases.feed import Feed
+from .use_cases.flow_control import MessageFlowControlUseCase
+from .use_cases.last_values import LastValues
+from .use_cases.ports.clock import Clock
+from .use_cases.publish import MessagePublishUseCase
+from .use_cases.rate_limit import Rate, RateLimit
+from .use_cases.retention import RetentionUseCase, channels_with
+from .use_cases.revocations import Revocations
+from .use_cases.subscribe import MessageSubscriptionUseCase
+from .use_cases.tokens import Tokens
+from .use_cases.work import WorkQueueUseCase, WorkSettings, WorkStores
+
+
+def _kind(settings: Settings) -> str:
+    """Which family of drivers the log setting asks for. Raises RequestInvalid."""
+    name = settings.log.partition(":")[0]
+    kind = {"rediss": "redis", "unix": "redis"}.get(name, name)
+    if kind not in ("memory", "sqlite", "redis"):
+        raise RequestInvalid(f"{settings.log!a} is no log: write sqlite, memory or redis://HOST:PORT/DB")
+    return kind
+
+
+def _memory_log(settings: Settings, clock: Clock) -> Any:
+    from .drivers.memory.log import MemoryLog
+
+    return MemoryLog(clock)
+
+
+def _memory_queue(settings: Settings, log: Any) -> Any:
+    from .drivers.memory.queue import MemoryWorkQueue
+
+    return MemoryWorkQueue(log)
+
+
+def _memory_documents(settings: Settings, log: Any) -> Any:
+    from .drivers.memory.documents import MemoryDocuments
+
+    return MemoryDocuments()
+
+
+def _sqlite_log(settings: Settings, clock: Clock) -> Any:
+    from .drivers.sqlite.log import SqliteLog
+
+    return SqliteLog(settings.data / "log", clock, settings.durability)
+
+
+def _sqlite_queue(settings: Settings, log: Any) -> Any:
+    from .drivers.sqlite.queue import SqliteWorkQueue
+
+    return SqliteWorkQueue(log)
+
+
+def _sqlite_documents(settings: Settings, log: Any) -> Any:
+    from .drivers.sqlite.documents import SqliteDocuments
+
+    return SqliteDocuments(settings.data / "documents.db")
+
+
+def _redis_log(settings: Settings, clock: Clock) -> Any:
+    from .drivers.redis.log import RedisMessagingDriver
+
+    return RedisMessagingDriver(settings.log, clock, settings.durability)
+
+
+def _redis_queue(settings: Settings, log: Any) -> Any:
+    from .drivers.redis.queue import RedisWorkQueue
+
+    return RedisWorkQueue(log)
+
+
+def _redis_documents(settings: Settings, log: Any) -> Any:
+    from .drivers.redis.documents import RedisDocuments
+
+    return RedisDocuments(log)
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention(
+        int(settings.retention_days * DAY_MS),
+        int(settings.retention_gib * GIB),
+        int(settings.hard_cap_days * DAY_MS),
+        int(settings.hard_cap_gib * GIB),
+    )
+
+
+def _channels(settings: Settings) -> Any:
+    return channels_with(_retention(settings), DEFAULT_CHANNELS)
+
+
+def _rates(settings: Settings) -> RateLimit:
+    return RateLimit(
+        Rate(settings.messages_per_second, settings.bytes_per_second),
+        Rate(settings.domain_messages_per_second, settings.bytes_per_second * 100),
+    )
+
+
+def _edge(clock: Clock, log: Any) -> Edge:
+    return Edge(clock, log.partitions)
+
+
+def _tokens(secrets: Secrets, clock: Clock) -> JsonWebTokens:
+    return JsonWebTokens(secrets.token, clock)
+
+
+def _devices(documents: Any, revocations: Revocations, clock: Clock, secrets: Secrets) -> Devices:
+    return Devices(documents, revocations, clock, secrets.device)
+
+
+def _delivery(feed: Feed, secrets: Secrets) -> ClientDeliveryAdapter:
+    return ClientDeliveryAdapter(feed, secrets.cursor)
+
+
+def _work_settings(settings: Settings) -> WorkSettings:
+    return WorkSettings(int(settings.visibility_seconds * 1000), settings.max_attempts)
+
+
+def _announce(edge: Edge, publish: MessagePublishUseCase, clock: Clock) -> Callable[[Gap], Awaitable[None]]:
+    from .adapters.alerts import loss_alert
+
+    async def announce(gap: Gap) -> None:
+        await publish([loss_alert(edge, gap, clock.now())])
+
+    return announce
+
+
+def _websocket(use_cases: ClientUseCases, settings: Settings) -> Any:
+    from .gateways.websocket import WebSocketGateway, WebSocketLimits
+
+    limits = WebSocketLimits(
+        outbox_bytes=settings.outbox_bytes,
+        connections=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+        limit_loopback=settings.limit_loopback,
+        compression=settings.websocket_compression,
+        origins=settings.websocket_origins,
+    )
+    return WebSocketGateway(use_cases, limits)
+
+
+class Container(containers.DeclarativeContainer):
+    """One gateway's objects; drivers are context managers that app.py enters."""
+
+    settings = providers.Dependency(instance_of=Settings)
+    secrets = providers.Dependency(instance_of=Secrets)
+    kind = providers.Callable(_kind, settings)
+    channels = providers.Singleton(_channels, settings)
+
+    clock = providers.Singleton(SystemClock)
+    log: providers.Provider[Any] = providers.Selector(
+        kind,
+        memory=providers.Singleton(_memory_log, settings, clock),
+        sqlite=providers.Singleton(_sqlite_log, settings, clock),
+        redis=providers.Singleton(_redis_log, settings, clock),
+    )
+    queue: providers.Provider[Any] = providers.Selector(
+        kind,
+        memory=providers.Singleton(_memory_queue, settings, log),
+        sqlite=providers.Singleton(_sqlite_queue, settings, log),
+        redis=providers.Singleton(_redis_queue, settings, log),
+    )
+    documents: providers.Provider[Any] = providers.Selector(
+        kind,
+        memory=providers.Singleton(_memory_documents, settings, log),
+        sqlite=providers.Singleton(_sqlite_documents, settings, log),
+        redis=providers.Singleton(_redis_documents, settings, log),
+    )
+
+    edge = providers.Singleton(_edge, clock, log)
+    publish = providers.Singleton(MessagePublishUseCase, log)
+    last_values = providers.Singleton(LastValues, documents, pack_values, unpack_values)
+    feed = providers.Singleton(Feed, log, last_values, clock)
+    flow = providers.Singleton(MessageFlowControlUseCase)
+    subscribe = providers.Singleton(MessageSubscriptionUseCase, log, feed, flow)
+    stores = providers.Singleton(WorkStores, log, queue, documents)
+    bury = providers.Singleton(poison_letters, edge, clock)
+    work_settings = providers.Singleton(_work_settings, settings)
+    work = providers.Singleton(WorkQueueUseCase, stores, feed, publish, bury, work_settings)
+    announce = providers.Singleton(_announce, edge, publish, clock)
+    retention = providers.Singleton(RetentionUseCase, log, clock, channels, announce)
+
+    revocations = providers.Singleton(Revocations, documents, clock)
+    access_tokens = providers.Singleton(_tokens, secrets, clock)
+    devices = providers.Singleton(_devices, documents, revocations, clock, secrets)
+    tokens = providers.Singleton(Tokens, access_tokens, revocations, clock)
+    authenticate = providers.Singleton(Authenticate, devices, access_tokens, revocations)
+    rates = providers.Singleton(_rates, settings)
+
+    delivery = providers.Singleton(_delivery, feed, secrets)
+    client_use_cases = providers.Singleton(
+        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock
+    )
+
+    websocket_gateway: providers.Provider[Any] = providers.Singleton(_websocket, client_use_cases, settings)
