@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .errors import FilterInvalid, RequestInvalid
+from .errors import FilterInvalid, Forbidden, NotFound, RequestInvalid
 from .topic import TopicFilter, parse_filter
 
 ACTIONS: Final = ("publish", "subscribe", "command")
 KINDS: Final = ("device", "user", "service")
+OPERATOR: Final = "operator"
 
 
 class Grant(NamedTuple):
@@ -45,6 +47,20 @@ class Principal:
         return wanted.domain == self.domain and any(
             grant.action == action and grant.filter.covers(wanted) for grant in self.grants
         )
+
+    def require(self, action: str, filters: Iterable[TopicFilter]) -> None:
+        """Raise Forbidden for the first filter that no single grant covers."""
+        for wanted in filters:
+            if not self.may_all(action, wanted):
+                raise Forbidden(
+                    f"{wanted.text!a} is not open to {self.name!a}; ask for a filter inside your grants",
+                    filter=wanted.text,
+                )
+
+    def require_role(self, role: str) -> None:
+        """Raise NotFound when the principal does not hold the role."""
+        if role not in self.roles:
+            raise NotFound
 
     @property
     def identity(self) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ..entities.errors import Forbidden, NotFound, RequestInvalid
-from ..entities.principal import DEVICE_GRANTS, KINDS, OPERATOR_GRANTS, Principal, parse_grant
+from ..entities.errors import Forbidden, RequestInvalid
+from ..entities.principal import DEVICE_GRANTS, KINDS, OPERATOR, OPERATOR_GRANTS, Principal, parse_grant
 from ..entities.topic import is_device_id, is_user_id
 from .ports.clock import Clock
 from .ports.tokens import AccessTokens
 from .revocations import Revocations
 
-OPERATOR: Final = "operator"
 HOUR_S: Final = 3600
 _TOKEN_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
@@ -64,7 +63,7 @@ class Tokens:
         A device without grants gets those of every device. Raises RequestInvalid, Forbidden (a grant or role that the
         issuer does not hold) and NotFound (the issuer is no operator).
         """
-        self._authorise(issuer)
+        issuer.require_role(OPERATOR)
         kind, name = read_subject(subject)
         texts = grants or (DEVICE_GRANTS if kind == "device" else ())
         wanted = tuple(parse_grant(text, domain=issuer.domain, name=name) for text in texts)
@@ -81,17 +80,13 @@ class Tokens:
 
     async def revoke(self, issuer: Principal, token_id: str) -> None:
         """Let one token of the issuer's domain count no longer, at once. Unknown ids are noted all the same."""
-        self._authorise(issuer)
+        issuer.require_role(OPERATOR)
         if not _TOKEN_ID.match(token_id):
             raise RequestInvalid("a token id is 1 to 128 printable characters")
         await self._revocations.revoke_token(issuer.domain, token_id)
 
     async def revoke_subject(self, issuer: Principal, subject: str) -> None:
         """Let no token or login that this subject has by now count any longer."""
-        self._authorise(issuer)
+        issuer.require_role(OPERATOR)
         kind, name = read_subject(subject)
         await self._revocations.revoke_subject(issuer.domain, kind, name)
-
-    def _authorise(self, issuer: Principal) -> None:
-        if OPERATOR not in issuer.roles:
-            raise NotFound

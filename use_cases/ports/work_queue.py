@@ -19,13 +19,18 @@ class Delivery(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What a group has still to do in one partition. ``lost``: entries that were trimmed before they were acked."""
+    """What a group has still to do in one partition. ``lost``: entries that were trimmed before they were acked.
+
+    ``start``: the offset after which the group began, so that the rest can be proven complete; None where the driver
+    does not know it.
+    """
 
     partition: Partition
     waiting: int
     pending: int
     acknowledged: int
     lost: int
+    start: int | None = None
 
 
 class WorkQueue(Protocol):
