@@ -1,0 +1,202 @@
+"""Payloads: from a sender's bytes to canonical JSON, refused with a reason where that is not exactly possible.
+
+The order is declared codec, UTF-8, plain number, strict JSON, key rules, schema. The result is always one JSON object,
+written anew, so that what was validated is what travels on: an object stays, an array becomes ``samples``, any other
+value becomes ``value``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import orjson
+
+from ..entities.errors import MessageRefused
+from ..entities.message import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES, MAX_SAMPLES
+from .strict_json import check_utf8, fraction, integer, is_not_finite, key_fault, not_finite, scan
+
+_PLAIN_NUMBER: Final = re.compile(rb"[ \t\r\n]*+([+-]?[0-9]++)((?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)[ \t\r\n]*+\Z")
+_NUMBER_STARTS: Final = frozenset(bytes((byte,)) for byte in b"+-0123456789 \t\r\n")
+_CONTENT_TYPE: Final = re.compile(r"([!#$&^_.+0-9A-Za-z-]+/[!#$&^_.+0-9A-Za-z-]+) *(;[\x20-\x7e]*)?\Z")
+_CHARSET: Final = re.compile(r"; *charset *= *\"?([^\"; ]*)", re.IGNORECASE)
+_CHARSETS: Final = frozenset(("utf-8", "utf8", "us-ascii"))
+MAX_CONTENT_TYPE_CHARACTERS: Final = 128
+
+# One pass makes every digit 0 and every [ a {, so that long digit runs and the number of containers are seen cheaply.
+_SHAPE: Final = bytes.maketrans(b"123456789[", b"000000000{")
+_LONG_RUN: Final = b"0" * 19
+_NEGATIVE_ZERO: Final = re.compile(rb"-0\.0(?![0-9])")
+_QUOTE, _BRACE, _BACKSLASH, _MINUS = b'"{\\-'
+
+# Keys that passed the key rules before. Bounded; hostile keys can only make it start anew.
+_GOOD_KEYS: Final[set[str]] = set()
+_MAX_GOOD_KEYS: Final = 8_192
+
+
+class Payload(NamedTuple):
+    """A payload as one JSON object: its value, and its canonical bytes."""
+
+    value: dict[str, object]
+    canonical: bytes
+
+
+Decoder = Callable[[bytes], Payload]
+
+
+def read(raw: bytes, content_type: str | None = None) -> Payload:
+    """Read a payload. Raises MessageRefused with a dead-letter reason as ``code``, whatever the bytes are."""
+    return read_json(raw) if content_type is None else decoder_of(content_type)(raw)
+
+
+def canonical(raw: bytes, content_type: str | None = None) -> bytes:
+    """The canonical JSON bytes of a payload. Raises MessageRefused as ``read`` does."""
+    return read(raw, content_type).canonical
+
+
+def read_json(raw: bytes) -> Payload:
+    """Read a plain number or any JSON value.
+
+    The usual payload is proven good without a scan of our own: each text of the input is still there (so no key was
+    given twice), no digit run is long enough for an integer beyond 64 bits, the keys are known. All else is scanned.
+    """
+    if raw[:1] in _NUMBER_STARTS and (number := _number(raw)) is not None:
+        return number
+    try:
+        parsed = orjson.loads(raw)
+        value, quotes = wrap(parsed)
+        text = orjson.dumps(value)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return scan_json(raw)
+    shape = raw.translate(_SHAPE)
+    if (
+        raw.count(_QUOTE) + quotes == text.count(_QUOTE)
+        and shape.find(_LONG_RUN) < 0
+        and (_BACKSLASH not in raw or (raw.find(b'\\"') < 0 and raw.find(b"u0022") < 0))
+        and (_MINUS not in text or text.find(b"-0.0") < 0 or _NEGATIVE_ZERO.search(text) is None)
+        and (_keys_are_good(value) if shape.count(_BRACE) < 2 else _tree_is_good(parsed))
+    ):
+        return _limited(value, text)
+    return scan_json(raw)
+
+
+def scan_json(raw: bytes) -> Payload:
+    """As ``read_json``, without its shortcuts: exact about what is refused and where."""
+    check_utf8(raw)
+    number = _number(raw)
+    return of_value(scan(raw)) if number is None else number
+
+
+def read_number(raw: bytes) -> Payload:
+    """Read a plain number, and nothing else."""
+    check_utf8(raw)
+    number = _number(raw)
+    if number is not None:
+        return number
+    if is_not_finite(raw.strip()):
+        raise not_finite(0)
+    raise MessageRefused(
+        "a text/plain payload must be one number such as 21.5: leave the unit out, or send JSON",
+        code="payload_not_json",
+    )
+
+
+def of_value(parsed: object) -> Payload:
+    """The payload of a value that is known to be good, such as the inner one of an envelope."""
+    value, _ = wrap(parsed)
+    return _limited(value, orjson.dumps(value))
+
+
+def wrap(parsed: object) -> tuple[dict[str, object], int]:
+    """Make any JSON value an object, and tell how many double quotes that adds to its text."""
+    if type(parsed) is dict:
+        return parsed, 0
+    if type(parsed) is list:
+        return {"samples": parsed}, 2
+    return {"value": parsed}, 2
+
+
+CODECS: Final[Mapping[str, Decoder]] = {
+    "application/json": read_json,
+    "text/json": read_json,
+    "text/plain": read_number,
+}
+
+
+@lru_cache(maxsize=256)
+def decoder_of(content_type: str) -> Decoder:
+    """The decoder of a declared content type (RFC 9110 section 8.3.1). Raises MessageRefused: unknown_codec."""
+    found = _CONTENT_TYPE.match(content_type) if len(content_type) <= MAX_CONTENT_TYPE_CHARACTERS else None
+    if found is not None:
+        media, parameters = found[1].lower(), found[2] or ""
+        decoder = read_json if media.endswith("+json") else CODECS.get(media)
+        charset = _CHARSET.search(parameters)
+        if decoder is not None and (charset is None or charset[1].lower() in _CHARSETS):
+            return decoder
+    shown = content_type if len(content_type) <= 60 else content_type[:57] + "..."
+    raise MessageRefused(
+        f"the content type {shown!a} has no decoder here: declare one of {', '.join(CODECS)}, or none for JSON",
+        code="unknown_codec",
+    )
+
+
+def _number(raw: bytes) -> Payload | None:
+    found = _PLAIN_NUMBER.match(raw)
+    if found is None:
+        return None
+    whole, rest = found.groups()
+    return of_value(fraction(whole + rest, found.start(1)) if rest else integer(whole, found.start(1)))
+
+
+def _limited(value: dict[str, object], text: bytes) -> Payload:
+    if len(text) > 2 * MAX_SAMPLES:  # too short for so many samples otherwise
+        samples = value.get("samples")
+        if isinstance(samples, list) and len(samples) > MAX_SAMPLES:
+            raise MessageRefused(
+                f"{len(samples)} samples in one message, {MAX_SAMPLES} are allowed: split it", code="schema_violation"
+            )
+        # Numbers may grow when they are written anew: 1e9 becomes 1000000000.0.
+        if len(text) > MAX_PAYLOAD_BYTES:
+            raise too_large(len(text))
+    return Payload(value, text)
+
+
+def too_large(size: int) -> MessageRefused:
+    """The error for a payload over the limit."""
+    return MessageRefused(
+        f"the payload holds {size} bytes, {MAX_PAYLOAD_BYTES} are allowed: split it, or send a link",
+        code="payload_too_large",
+        size=size,
+    )
+
+
+def _keys_are_good(keys: Iterable[str]) -> bool:
+    if _GOOD_KEYS.issuperset(keys):
+        return True
+    for key in keys:
+        if key not in _GOOD_KEYS:
+            if key_fault(key) is not None:
+                return False
+            if len(_GOOD_KEYS) >= _MAX_GOOD_KEYS:
+                _GOOD_KEYS.clear()
+            _GOOD_KEYS.add(key)
+    return True
+
+
+def _tree_is_good(parsed: object) -> bool:
+    level = [parsed]
+    for _ in range(MAX_JSON_DEPTH):
+        below: list[object] = []
+        for container in level:
+            if type(container) is dict:
+                if not _keys_are_good(container):
+                    return False
+                below.extend(item for item in container.values() if type(item) is dict or type(item) is list)
+            elif type(container) is list:
+                below.extend(item for item in container if type(item) is dict or type(item) is list)
+        if not below:
+            return True
+        level = below
+    return False
