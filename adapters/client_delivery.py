@@ -9,7 +9,7 @@ from ..entities.cursor import Cursor
 from ..entities.message import Entry
 from ..entities.position import Partition, Position
 from ..use_cases.feed import Batch, Feed
-from ..use_cases.subscribe import Reader
+from ..use_cases.reader import Reader
 from ..use_cases.work import Handout
 from . import cursor as cursors
 from .envelope import browser_safe

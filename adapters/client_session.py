@@ -25,7 +25,8 @@ from ..use_cases.feed import Batch
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.message_log import Appended
 from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.subscribe import MessageSubscriptionUseCase, Reader
+from ..use_cases.reader import Reader
+from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.work import Member, WorkQueueUseCase
 from . import client_protocol as protocol
 from .client_delivery import ClientDeliveryAdapter
@@ -315,7 +316,7 @@ class ClientSession:
             self._by_reader.pop(listening.reader, None)
         listening.close()
 
-    # -- what readers call (use_cases.subscribe.Sink) -----------------------------------------------------------------
+    # -- what readers call (use_cases.reader.Sink) -----------------------------------------------------------------
 
     def deliver(self, reader: Reader, batch: Batch) -> bool:
         """Write the batch as frames, unless the client has not taken the earlier ones."""

@@ -2,7 +2,7 @@
 
 Subscriptions with equal filters form a group, so that an entry is matched and encoded once however many clients
 listen. A reader is live in a partition as long as it takes what it is handed; one that does not leaves the partition
-to read the log at its own pace (subscribe.py) and joins again where the feed stands.
+to read the log at its own pace (reader.py) and joins again where the feed stands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .ports.message_log import MessageLog, Slice, Tally
 from .topic_index import TopicIndex
 
 if TYPE_CHECKING:
-    from .subscribe import Reader
+    from .reader import Reader
 
 SAVE_EVERY_S: Final = 2.0
 READER_NAME: Final = "last-values"

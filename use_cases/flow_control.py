@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .feed import Batch
 
 if TYPE_CHECKING:
-    from .subscribe import Reader
+    from .reader import Reader
 
 
 class Pace:

@@ -18,11 +18,13 @@ from ..entities.message import Record
 from .ports.message_log import Appended, MessageLog
 
 Done = Callable[[Appended | IotSphereError], None]
+Submission = tuple[Sequence[Record], Done, int]
 
 BATCH_RECORDS: Final = 1_000
 RECORD_OVERHEAD_BYTES: Final = 300
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
+_STOPPING: Final = "the gateway stopped before the log answered; send it again"
 
 
 class MessagePublishUseCase:
@@ -35,7 +37,7 @@ class MessagePublishUseCase:
     def __init__(self, log: MessageLog, max_pending_bytes: int = 32 * 1024 * 1024) -> None:
         self._log = log
         self._max_pending = max_pending_bytes
-        self._waiting: deque[tuple[Sequence[Record], Done, int]] = deque()
+        self._waiting: deque[Submission] = deque()
         self._task: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -56,8 +58,11 @@ class MessagePublishUseCase:
         """Put records into the next batch; returns ``congested``.
 
         ``done`` is called once, in the event loop: with the positions once the records are durable, or with the error
-        that ended the attempt.
+        that ended the attempt. It must not raise.
         """
+        if self._closing:
+            done(ShuttingDown(_STOPPING))
+            return True
         size = sum(len(record.body) for record in records) + RECORD_OVERHEAD_BYTES * len(records)
         self.pending_bytes += size
         self._waiting.append((records, done, size))
@@ -87,18 +92,21 @@ class MessagePublishUseCase:
             await asyncio.wait_for(self._idle.wait(), timeout)
         except TimeoutError:
             self._closing = True
-            if self._task is not None:
-                self._task.cancel()
-            self._fail_all(ShuttingDown("the gateway is stopping and the log did not answer in time; send it again"))
+            task = self._task
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+            self._fail(self._waiting)
+        self._closing = True
 
-    def _fail_all(self, error: IotSphereError) -> None:
-        while self._waiting:
-            _, done, size = self._waiting.popleft()
+    def _fail(self, items: deque[Submission]) -> None:
+        while items:
+            _, done, size = items.popleft()
             self.pending_bytes -= size
-            done(error)
+            done(ShuttingDown(_STOPPING))
 
-    def _next_batch(self) -> list[tuple[Sequence[Record], Done, int]]:
-        batch = []
+    def _next_batch(self) -> deque[Submission]:
+        batch: deque[Submission] = deque()
         count = 0
         while self._waiting and count < BATCH_RECORDS:
             item = self._waiting.popleft()
@@ -107,21 +115,15 @@ class MessagePublishUseCase:
         return batch
 
     async def _work(self) -> None:
-        batch: list[tuple[Sequence[Record], Done, int]] = []
+        batch: deque[Submission] = deque()
         try:
             while self._waiting:
                 batch = self._next_batch()
                 records = batch[0][0] if len(batch) == 1 else [record for item in batch for record in item[0]]
-                result = await self._append(records)
-                self._answer(batch, result)
-                batch = []
-        except asyncio.CancelledError:
-            for _, done, size in batch:
-                self.pending_bytes -= size
-                done(ShuttingDown("the gateway stopped before the log answered; send it again"))
-            raise
+                self._answer(batch, await self._append(records))
         finally:
             self._task = None
+            self._fail(batch)  # only when this task is cancelled, or the log fails in a way that it must not
             if self._waiting and not self._closing:
                 self._task = asyncio.get_running_loop().create_task(self._work())
             else:
@@ -152,12 +154,14 @@ class MessagePublishUseCase:
                 self.duplicates += len(appended.duplicates)
                 return appended
 
-    def _answer(self, batch: list[tuple[Sequence[Record], Done, int]], result: Appended | IotSphereError) -> None:
+    def _answer(self, batch: deque[Submission], result: Appended | IotSphereError) -> None:
         start = 0
-        for records, done, size in batch:
+        alone = len(batch) == 1
+        while batch:
+            records, done, size = batch.popleft()
             self.pending_bytes -= size
             end = start + len(records)
-            if isinstance(result, IotSphereError) or len(batch) == 1:
+            if isinstance(result, IotSphereError) or alone:
                 done(result)
             else:
                 duplicates = result.duplicates

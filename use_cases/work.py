@@ -86,19 +86,26 @@ class WorkQueueUseCase:
         self._bury = bury
         self.settings = settings
         self.dead_lettered = 0
+        self.expired = 0
 
     async def __call__(self, principal: Principal, name: str, subscription: Subscription) -> Member:
         """Join the group, making it where missing. Raises Forbidden, and Conflict when it has other filters."""
         for wanted in subscription.filters:
             if not principal.may_all("subscribe", wanted):
-                raise Forbidden(f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants")
+                raise Forbidden(
+                    f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants"
+                )
         group = f"{principal.domain}/{name}"
         filters = sorted({wanted.text for wanted in subscription.filters})
         known = await self._documents.get(COLLECTION, group)
         if known is None:
+            # The queue first: a group that is known by its filters must exist. Both steps are safe to repeat.
             await self._queue.create(group, list((await self._start(subscription)).items()))
-            await self._documents.put(COLLECTION, group, json.dumps({"filters": filters}).encode())
-        elif json.loads(known.value)["filters"] != filters:
+            try:
+                await self._documents.put(COLLECTION, group, json.dumps({"filters": filters}).encode(), expected=0)
+            except Conflict:
+                known = await self._documents.get(COLLECTION, group)  # another member was faster
+        if known is not None and json.loads(known.value)["filters"] != filters:
             raise Conflict(f"the group {name!a} has other filters; use another name, or the same filters")
         return Member(self, group, subscription)
 
@@ -106,7 +113,9 @@ class WorkQueueUseCase:
         start = subscription.start
         if start.at == "cursor" and start.cursor is not None:
             return start.cursor.positions
-        partitions = [p for channel in sorted(subscription.channels) for p in self._log.partitions(subscription.domain, channel)]
+        partitions = [
+            p for channel in sorted(subscription.channels) for p in self._log.partitions(subscription.domain, channel)
+        ]
         if start.at == "earliest":
             return dict.fromkeys(partitions, Position(0, 0))
         if start.at == "time":
@@ -115,26 +124,45 @@ class WorkQueueUseCase:
 
     async def take(self, group: str, consumer: str, subscription: Subscription, limit: int) -> list[Handout]:
         """The next deliveries for this member; skips what its filters do not select, buries what is poison."""
-        handouts: list[Handout] = []
-        passed: list[tuple[Partition, Position]] = []
-        for delivery in await self._queue.take(group, consumer, limit, self.settings.visibility):
-            entry = delivery.entry
-            if not entry.record.body or not subscription.matches(entry.record.topic):
-                passed.append((delivery.partition, entry.position))
-            elif delivery.attempt > self.settings.max_attempts:
-                await self._publish([self._bury(delivery, self.settings.max_attempts)])
-                self.dead_lettered += 1
-                passed.append((delivery.partition, entry.position))
-            else:
-                handouts.append(Handout(token_of(delivery), delivery.attempt, entry))
-        if passed:
-            await self._queue.ack(group, passed)
-        return handouts if handouts or not passed else await self.take(group, consumer, subscription, limit)
+        while deliveries := await self._queue.take(group, consumer, limit, self.settings.visibility):
+            handouts: list[Handout] = []
+            passed: list[tuple[Partition, Position]] = []
+            for delivery in deliveries:
+                entry = delivery.entry
+                if not entry.record.body or not subscription.matches(entry.record.topic):
+                    passed.append((delivery.partition, entry.position))
+                elif 0 < entry.record.expires_at <= self._feed.clock.now():
+                    self.expired += 1
+                    passed.append((delivery.partition, entry.position))
+                elif delivery.attempt > self.settings.max_attempts:
+                    await self._publish([self._bury(delivery, self.settings.max_attempts)])
+                    self.dead_lettered += 1
+                    passed.append((delivery.partition, entry.position))
+                else:
+                    handouts.append(Handout(token_of(delivery), delivery.attempt, entry))
+            if passed:
+                await self._queue.ack(group, passed)
+            if handouts:
+                return handouts
+        return []
 
-    async def wait(self, seconds: float = IDLE_POLL_S) -> None:
-        """Wait until the feed moves, or for a while (deliveries of other members may fall due)."""
+    @property
+    def seen(self) -> int:
+        """A number that changes whenever the feed moves."""
+        return self._feed.version
+
+    async def wait(self, subscription: Subscription, seen: int, seconds: float = IDLE_POLL_S) -> None:
+        """Wait until the feed moves past ``seen``, or for a while (deliveries of other members may fall due)."""
+        if self._feed.version != seen:
+            return
         moved = asyncio.Event()
-        stop = self._feed.listen(lambda _: moved.set())
+        domain, channels = subscription.domain, subscription.channels
+
+        def listener(partition: Partition) -> None:
+            if partition.domain == domain and partition.channel in channels:
+                moved.set()
+
+        stop = self._feed.listen(listener)
         try:
             await asyncio.wait_for(moved.wait(), seconds)
         except TimeoutError:
@@ -165,9 +193,10 @@ class Member:
     async def take(self, limit: int) -> list[Handout]:
         """Up to ``limit`` deliveries; waits until there is at least one."""
         while True:
+            seen = self._work.seen
             if handouts := await self._work.take(self.group, self.consumer, self.subscription, limit):
                 return handouts
-            await self._work.wait()
+            await self._work.wait(self.subscription, seen)
 
     async def acknowledge(self, tokens: Sequence[str], retry_in: int | None = None) -> int:
         """Mark deliveries done, or give them back."""

@@ -1,0 +1,299 @@
+"""Readers: how a subscription catches up from the log, and how it joins the live feed without a gap.
+
+A reader stands, per partition, either live (the feed hands it each batch) or behind (it reads the log by itself). It
+changes over in one step of the event loop: when what it has read reaches the feed's position, so nothing falls in
+between and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final, Protocol
+
+from ..entities.errors import Unavailable
+from ..entities.message import Entry
+from ..entities.position import Gap, Partition, Position
+from ..entities.subscription import Subscription
+from .feed import Batch, Feed, beginning
+from .flow_control import MessageFlowControlUseCase
+from .ports.message_log import MessageLog
+
+READ_ENTRIES: Final = 500
+RETRY_S: Final = 0.25
+FLUSH_ENTRIES: Final = 200
+NOWHERE: Final = Position(0, 0)
+
+
+class Sink(Protocol):
+    """Where a reader's messages go: a door's side of one connection. All methods return at once."""
+
+    def deliver(self, reader: Reader, batch: Batch) -> bool:
+        """Take the whole batch (True), or nothing of it because it is full (False; then call ``reader.resume``)."""
+        ...
+
+    def missed(self, reader: Reader, gap: Gap) -> None:
+        """Tell the client that it cannot get these entries."""
+        ...
+
+    def lagging(self, reader: Reader, lag: int) -> None:
+        """Tell the client that it fell behind by about ``lag`` messages, or (0) that it has caught up."""
+        ...
+
+
+class Reader:
+    """One running subscription. ``held``: where a client must begin again that is lost while last values go out."""
+
+    def __init__(
+        self, subscription: Subscription, sink: Sink, feed: Feed, log: MessageLog, flow: MessageFlowControlUseCase
+    ) -> None:
+        self.subscription = subscription
+        self.sink = sink
+        self.pace = flow.pace(subscription.max_rate)
+        self.stale: dict[str, Entry] = {}
+        self.held: Mapping[Partition, Position] | None = None
+        self.superseded = 0
+        self.missed_at_start: list[Gap] = []
+        self._feed = feed
+        self._log = log
+        self._flow = flow
+        self._behind: dict[Partition, Position] = {}
+        self._ahead: dict[Partition, Position] = {}
+        self._group = feed.join(self, subscription.filters)
+        self._partitions = [
+            p for channel in sorted(subscription.channels) for p in log.partitions(subscription.domain, channel)
+        ]
+        self._room = asyncio.Event()
+        self._read_limit = int(min(READ_ENTRIES, max(1.0, subscription.max_rate or READ_ENTRIES)))
+        self._pump: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lagging = False
+        self.closed = False
+
+    def positions(self) -> Mapping[Partition, Position] | None:
+        """Where it stands in each of its partitions, everything delivered so far included.
+
+        None while the first last values are still to be sent: a client that is lost then has to begin again.
+        """
+        if self.stale:
+            return self.held
+        feed = self._feed.positions
+        return {p: self._behind.get(p) or max(feed[p], self._ahead.get(p, NOWHERE)) for p in self._partitions}
+
+    @property
+    def is_live(self) -> bool:
+        """True when it stands exactly where the feed stands, in every partition, with nothing pending."""
+        if self._behind or self.stale:
+            return False
+        return all(self._feed.positions[partition] >= ahead for partition, ahead in self._ahead.items())
+
+    @property
+    def lag(self) -> int:
+        """About how many messages of the log lie between this reader and the feed."""
+        return self._feed.lag(self._behind)
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def start_live(self) -> None:
+        """Begin where the feed stands."""
+        for partition in self._partitions:
+            self._group.live.setdefault(partition, {})[self] = None
+
+    def start_latest(self) -> None:
+        """Begin where the feed stands, with every last value still to be sent."""
+        self.stale = {entry.record.topic: entry for entry in self._last_values()}
+        if self.subscription.policy == "complete" and self.stale:
+            self._behind = {partition: self._feed.positions[partition] for partition in self._partitions}
+            self._wake()
+            return
+        self.start_live()
+        if self.stale:
+            self._wake()
+
+    def start_conflated(self, positions: Mapping[Partition, Position]) -> None:
+        """Begin where the feed stands, with the last value of each topic that has changed since the positions."""
+        self.held = {p: positions.get(p, NOWHERE) for p in self._partitions}
+        self.stale = {
+            entry.record.topic: entry
+            for entry in self._last_values()
+            if entry.position > positions.get(entry.record.partition, NOWHERE)
+        }
+        self.start_live()
+        if self.stale:
+            self._wake()
+
+    async def start_after(self, positions: Mapping[Partition, Position]) -> None:
+        """Begin after the given positions; learns at once what is missing."""
+        for partition in self._partitions:
+            after = positions.get(partition, NOWHERE)
+            if after == NOWHERE:
+                after = await beginning(self._log, partition)
+            first = await self._log.read(partition, after, 1)
+            if first.gap is not None:
+                self.missed_at_start.append(first.gap)
+                after = _before(first.entries[0]) if first.entries else first.end
+            self._behind[partition] = after
+        self._wake()
+
+    # -- live ---------------------------------------------------------------------------------------------------------
+
+    def take(self, batch: Batch, before: Position) -> None:
+        """Get a batch from the feed, which stood at ``before`` in this partition."""
+        partition = batch.partition
+        if self._ahead:
+            ahead = self._ahead.get(partition)
+            if ahead is not None:
+                if batch.end >= ahead:
+                    del self._ahead[partition]
+                before = max(before, ahead)
+                entries = [entry for entry in batch.entries if entry.position > ahead]
+                if not entries:
+                    return
+                batch = Batch(partition, entries, batch.end)
+        if self.stale:
+            self._flow.conflate(self, batch)
+            return
+        if self._flow.offer(self, batch):
+            return
+        if self.subscription.policy == "latest":
+            self.held = {**{p: self._feed.positions[p] for p in self._partitions}, partition: before}
+            self._flow.conflate(self, batch)
+            self._fell_behind()
+        else:
+            del self._group.live[partition][self]
+            self._behind[partition] = before
+            self._fell_behind()
+
+    def miss(self, gap: Gap, end: Position) -> None:
+        """Get told by the feed that entries are gone, before a slice that ends at ``end``."""
+        ahead = self._ahead.get(gap.partition)
+        if ahead is None or ahead.epoch != end.epoch or ahead.offset < gap.last:
+            self.sink.missed(self, gap)
+
+    def _fell_behind(self) -> None:
+        if not self._lagging:
+            self._lagging = True
+            self.sink.lagging(self, max(1, self.lag or len(self.stale)))
+        self._wake()
+
+    # -- catching up --------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """The sink has room again."""
+        self._room.set()
+        if self._behind or self.stale:
+            self._wake()
+
+    def resume_in(self, seconds: float) -> None:
+        """Try again after a while, because of the pace."""
+        if self._timer is None and not self.closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.resume()
+
+    def _wake(self) -> None:
+        if self._pump is None and not self.closed:
+            self._pump = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        try:
+            while (self._behind or self.stale) and not self.closed:
+                if self.stale:
+                    await self._flush()
+                for partition in list(self._behind):
+                    await self._read_on(partition)
+            if self._lagging and not self.closed:
+                self._lagging = False
+                self.sink.lagging(self, 0)
+        finally:
+            self._pump = None
+
+    async def _flush(self) -> None:
+        """Send the value of each topic with news: the newest one, or (complete) the one that was last at the start."""
+        newest = self.subscription.policy == "latest"
+        while self.stale and not self.closed:
+            by_partition: dict[Partition, list[Entry]] = {}
+            for topic, entry in list(islice(self.stale.items(), FLUSH_ENTRIES)):
+                partition = entry.record.partition
+                chosen = (self._feed.last_values.get(partition, topic) or entry) if newest else entry
+                by_partition.setdefault(partition, []).append(chosen)
+            for partition, entries in by_partition.items():
+                sent = {entry.record.topic: self.stale.pop(entry.record.topic) for entry in entries}
+                if not self._flow.offer(self, Batch(partition, entries, self._feed.positions[partition], values=True)):
+                    self.stale.update(sent)
+                    await self._until_room()
+                    break
+        self.held = None
+
+    async def _read_on(self, partition: Partition) -> None:
+        after = self._behind[partition]
+        try:
+            part = await self._log.read(partition, after, self._read_limit)
+        except Unavailable:
+            await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
+            return
+        if self.closed or partition not in self._behind:
+            return
+        if part.gap is not None:
+            self.sink.missed(self, part.gap)
+            after = _before(part.entries[0]) if part.entries else part.end
+        entries = self._wanted(part.entries)
+        if entries:
+            self._behind[partition] = part.end
+            if not self._flow.offer(self, Batch(partition, entries, part.end)):
+                # What was read is read again later: a thousand stalled readers must not keep a slice each.
+                self._behind[partition] = after
+                await self._until_room()
+                return
+        self._behind[partition] = part.end
+        reached = self._feed.positions[partition]
+        if part.end >= reached:
+            del self._behind[partition]
+            if part.end > reached:
+                self._ahead[partition] = part.end
+            self._group.live.setdefault(partition, {})[self] = None
+        elif not part.entries:
+            await asyncio.sleep(0)
+
+    async def _until_room(self) -> None:
+        self._room.clear()
+        await self._room.wait()
+
+    def _last_values(self) -> list[Entry]:
+        now = self._feed.clock.now()
+        known = self._feed.last_values.latest(self.subscription.filters)
+        return [entry for entry in known if not 0 < entry.record.expires_at <= now]
+
+    def _wanted(self, entries: Iterable[Entry]) -> list[Entry]:
+        now = 0
+        wanted = []
+        for entry in entries:
+            if not self.subscription.matches(entry.record.topic):
+                continue
+            if entry.record.expires_at:
+                now = now or self._feed.clock.now()
+                if entry.record.expires_at <= now:
+                    self._feed.expired += 1
+                    continue
+            wanted.append(entry)
+        return wanted
+
+    def close(self) -> None:
+        """End the subscription. Nothing is delivered afterwards."""
+        if self.closed:
+            return
+        self.closed = True
+        self._feed.leave(self, self._group)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+        self.stale.clear()
+
+
+def _before(entry: Entry) -> Position:
+    """The position to read after in order to get this entry first."""
+    return Position(entry.position.epoch, entry.position.offset - 1)
