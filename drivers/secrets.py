@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,10 +38,8 @@ def load_or_create(path: Path) -> Secrets:
                 json.dump(made, file)
                 file.flush()
                 os.fsync(file.fileno())
-            try:
+            with suppress(FileExistsError):  # another process was first, and its file is the one that counts
                 os.link(draft, path)
-            except FileExistsError:
-                pass  # another process was first, and its file is the one that counts
         finally:
             draft.unlink()
     mode = stat.S_IMODE(path.stat().st_mode)

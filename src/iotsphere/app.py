@@ -8,8 +8,9 @@ import json
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -19,7 +20,7 @@ from dependency_injector import providers
 
 from .containers import Container
 from .drivers.secrets import Secrets, load_or_create
-from .entities.errors import RequestInvalid, Unavailable
+from .entities.errors import Conflict, RequestInvalid, Unavailable
 from .entities.principal import Principal
 from .settings import Settings
 from .use_cases.tokens import operator
@@ -35,9 +36,17 @@ ENDPOINTS_FILE: Final = "endpoints.json"
 class Door(Protocol):
     """What every gateway can do."""
 
-    async def start(self, host: str, port: int) -> tuple[str, int]: ...
-    async def drain(self, timeout: float) -> None: ...
-    async def close(self) -> None: ...
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address."""
+        ...
+
+    async def drain(self, timeout: float) -> None:
+        """Stop accepting, finish what is under way, tell the clients where to go on."""
+        ...
+
+    async def close(self) -> None:
+        """Cut what is left."""
+        ...
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -66,7 +75,7 @@ class App:
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._doors: dict[str, Any] = {}
+        self._doors: dict[str, Door] = {}
 
     def _load_secrets(self) -> Secrets:
         path = self.settings.secrets or self.settings.data / "secrets.json"
@@ -120,7 +129,7 @@ class App:
 
     async def _open_door(self, role: str) -> None:
         settings = self.settings
-        door: Any
+        door: Door
         match role:
             case "ingress":
                 door, address, name, form = self.container.mqtt_gateway(), settings.mqtt, "mqtt", "{}"
@@ -160,6 +169,38 @@ class App:
                 path.unlink(missing_ok=True)
 
         self._stack.callback(remove)
+
+    async def start_demo(self) -> dict[str, str]:
+        """Start the simulated stations; returns the credentials of a further device for the user to play with."""
+        from .drivers import simulated_devices as demo
+
+        domain = self.settings.domains[0]
+        host, port = parse_address(self.endpoints["mqtt"])
+        for device_id in demo.station_ids():
+            station = await self._demo_device(device_id)
+            readings = demo.readings_of(device_id)
+            run = partial(demo.run_station, host, port, demo.Station(**station, readings=readings), domain)
+            self._watch(device_id, run)
+        return await self._demo_device("my-device")
+
+    async def _demo_device(self, device_id: str) -> dict[str, str]:
+        """A device whose credentials are remembered in the data folder, so that a restart does not lock it out."""
+        path = self.settings.data / "demo" / f"{device_id}.json"
+        domain = self.settings.domains[0]
+        devices = self.container.devices()
+        if path.exists():
+            known: dict[str, str] = json.loads(path.read_text())
+            if await devices.verify(known["username"], known["password"]) is not None:
+                return known
+        try:
+            made = await devices.register(domain, device_id)
+        except Conflict:
+            made = await devices.rotate(domain, device_id)
+        known = {"device_id": made.device_id, "username": made.username, "password": made.password}
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(known))
+        return known
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -220,6 +261,22 @@ class App:
             await asyncio.wait_for(box.feed().save(), seconds)
         except (Unavailable, TimeoutError) as error:
             logger.warning("last_values_not_saved", message=str(error), remedy="they are read again from the log")
+
+
+@asynccontextmanager
+async def registers(settings: Settings) -> AsyncIterator[Container]:
+    """The registers of devices and tokens, without a gateway: what the command line needs beside a running one."""
+    if settings.log.startswith("memory"):
+        raise RequestInvalid("a memory log keeps nothing for other processes; use the HTTP API of the running gateway")
+    gateway = App(settings, ())
+    box = gateway.container
+    async with AsyncExitStack() as stack:
+        shared = [box.documents()] if settings.log == "sqlite" else [box.log(), box.documents()]
+        for driver in shared:
+            if hasattr(driver, "__aenter__"):
+                await stack.enter_async_context(driver)
+        await box.authenticate().refresh()
+        yield box
 
 
 def read_endpoints(data: Path) -> Mapping[str, Any] | None:
