@@ -1,0 +1,64 @@
+"""What the figures were measured on, and what each process cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+import iotsphere
+
+
+def describe() -> dict[str, str]:
+    """The machine and the software, as far as they matter for the figures."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cores": str(os.cpu_count()),
+        "cpu": _cpu_model(),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "iotsphere": f"{iotsphere.__version__} ({_output('git', 'describe', '--always', '--dirty')})",
+        "redis": _output("redis-server", "--version"),
+        "mosquitto": _output("mosquitto", "-h").partition("\n")[0],
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except FileNotFoundError:
+        return "not installed"
+    return done.stdout.strip()
+
+
+class CpuMeter:
+    """CPU seconds of some processes, children included, between two looks."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self._before = self._read()
+
+    def spent(self) -> dict[str, float]:
+        """CPU seconds by name since the meter was made."""
+        now = self._read()
+        return {name: now[name] - self._before[name] for name in now}
+
+    def _read(self) -> dict[str, float]:
+        seconds = {}
+        for name, process in self._processes.items():
+            family = (process, *process.children(recursive=True))
+            seconds[name] = sum(times.user + times.system for times in (each.cpu_times() for each in family))
+        return seconds

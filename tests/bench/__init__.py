@@ -1,0 +1,1 @@
+"""The measurer is measured: its programs find planted faults, and its arithmetic is checked by hand."""

@@ -1,0 +1,162 @@
+"""The listener against a small server that repeats, swaps, drops and splits messages on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from bench.bitmaps import compare
+from bench.programs import BenchFailed, Program
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the programs are compiled on the spot")
+
+Send = Callable[[ServerConnection], Any]
+
+
+def envelope(device: str, seq: int, due: int = 0, *, note: str = "", order: int = 1) -> dict[str, Any]:
+    metadata = {
+        "messageId": f"{device}-{seq}",
+        "topic": f"iotsphere/devices/{device}/telemetry",
+        "source": note,
+        "correlationId": None,
+    }
+    payload = {"nested": {"seq": [9, {"t": "]"}]}, "seq": seq, "note": note, "t": due, "value": -21.5}
+    message = [("metadata", metadata), ("payload", payload)]
+    return dict(message[::order])
+
+
+def frame(*messages: dict[str, Any], spaced: bool = False) -> str:
+    separators = None if spaced else (",", ":")
+    return json.dumps(
+        {"type": "messages", "subscription": "s1", "cursor": "c", "messages": list(messages)}, separators=separators
+    )
+
+
+async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2) -> tuple[dict[str, Any], Path]:
+    """Run the listener against a server that answers the subscription and then does what ``send`` does."""
+    requests: list[Any] = []
+    told = asyncio.Event()
+
+    async def handler(socket: ServerConnection) -> None:
+        requests.append((socket.request.headers["Authorization"] if socket.request else None, await socket.recv()))
+        await socket.send('{"type":"ok","ref":1,"subscription":"s1","cursor":"c","missed":[]}')
+        await told.wait()
+        await send(socket)
+        await socket.wait_closed()
+
+    names, received = tmp_path / "devices", tmp_path / "received"
+    names.write_text("".join(f"d{number} - -\n" for number in range(devices)))
+    async with serve(
+        handler, "127.0.0.1", 0, subprotocols=[Subprotocol("iotsphere.v1.json")], compression=None
+    ) as door:
+        port = next(iter(door.sockets)).getsockname()[1]
+        arguments = ["--devices", str(names), "--port", str(port), "--token", "T", "--received", str(received)]
+        program = await Program.start("listen", [*arguments, "--idle", "0.5"])
+        try:
+            assert await program.answer(10) == {"event": "ready"}
+            await program.tell("from 1")
+            await program.tell(f"expect {expect}")
+            told.set()
+            answer = await program.answer(20)
+            assert await program.wait() == 0
+        finally:
+            await program.end()
+    authorization, request = requests[0]
+    assert authorization == "Bearer T"
+    assert json.loads(request) == {
+        "type": "subscribe",
+        "ref": 1,
+        "filters": ["iotsphere/devices/+/telemetry/#"],
+        "from": "live",
+    }
+    return answer, received
+
+
+async def test_clean_frames_of_every_make_are_counted_and_timed(tmp_path: Path) -> None:
+    async def send(socket: ServerConnection) -> None:
+        due = time.monotonic_ns() - 50_000_000
+        await socket.send(frame(envelope("d0", 0, due), envelope("d1", 0, due, order=-1), spaced=True))
+        await socket.send(frame(envelope("d0", 1, due, note='"}],\\ [{"seq":7'), envelope("d1", 1, due)))
+        await socket.ping()
+        large = frame(*(envelope("d0", seq, due, note="x" * 2_000) for seq in range(2, 402)))
+        assert len(large) > 800_000
+        await socket.send(large)
+
+        async def pieces() -> AsyncIterator[str]:
+            text = frame(envelope("d1", 2, due))
+            for start in range(0, len(text), 40):
+                yield text[start : start + 40]
+
+        await socket.send(pieces())
+
+    answer, received = await listen(tmp_path, send, expect=405)
+    counts = {name: answer[name] for name in ("messages", "distinct", "counted", "reordered", "duplicated", "foreign")}
+    assert counts == {
+        "messages": 405,
+        "distinct": 405,
+        "counted": 405,
+        "reordered": 0,
+        "duplicated": 0,
+        "foreign": 0,
+    }
+    assert answer["frames"] >= 5
+    assert 50 <= answer["p50_ms"] <= answer["p99_ms"] <= answer["max_ms"] < 20_000
+    acked = tmp_path / "acked"
+    acked.write_bytes(b"".join(sent.to_bytes(8, "little") + _bits((1 << sent) - 1) for sent in (402, 3)))
+    assert compare(acked, received) == (0, 0, 0)
+
+
+async def test_planted_faults_are_found(tmp_path: Path) -> None:
+    async def send(socket: ServerConnection) -> None:
+        await socket.send(frame(*(envelope("d0", seq) for seq in (0, 1, 1, 3, 2, 5))))
+        await socket.send(frame(envelope("d1", 0), envelope("stranger", 0), envelope("d1", 0)))
+        await socket.send('{"type":"lagging","subscription":"s1","behind":5}')
+
+    answer, received = await listen(tmp_path, send, expect=100)
+    counts = {name: answer[name] for name in ("distinct", "reordered", "duplicated", "foreign", "notices")}
+    assert counts == {"distinct": 6, "reordered": 1, "duplicated": 2, "foreign": 1, "notices": 1}
+    acked = tmp_path / "acked"
+    sent_acked = ((6, 0b111111), (3, 0b011))  # d0 lacks 4; d1 lacks 1, and 2 was never acknowledged
+    acked.write_bytes(b"".join(sent.to_bytes(8, "little") + _bits(bits) for sent, bits in sent_acked))
+    assert compare(acked, received) == (2, 0, 1)
+    acked.write_bytes(b"".join(sent.to_bytes(8, "little") + _bits(bits) for sent, bits in ((5, 0b11111), (1, 1))))
+    assert compare(acked, received).phantom == 1
+
+
+async def test_a_refusal_is_shown(tmp_path: Path) -> None:
+    async def send(socket: ServerConnection) -> None:
+        await socket.send('{"type":"error","ref":1,"code":"forbidden","message":"no grant"}')
+
+    with pytest.raises(BenchFailed, match=r"listen ended early.*no grant"):
+        await listen(tmp_path, send, expect=1)
+
+
+async def test_broken_json_is_an_error(tmp_path: Path) -> None:
+    async def send(socket: ServerConnection) -> None:
+        await socket.send('{"type":"messages","messages":[{"metadata":{"topic":"x"},"payload":{"seq":1')
+
+    with pytest.raises(BenchFailed, match="no JSON"):
+        await listen(tmp_path, send, expect=1)
+
+
+def _bits(bits: int) -> bytes:
+    data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return len(data).to_bytes(8, "little") + data
+
+
+async def test_a_missing_server_is_an_error(tmp_path: Path) -> None:
+    names = tmp_path / "devices"
+    names.write_text("d0 - -\n")
+    program = await Program.start("listen", ["--devices", str(names), "--port", "1"])
+    with pytest.raises(BenchFailed, match="cannot connect"):
+        await program.answer(10)
+    assert await program.wait() == 1
