@@ -16,6 +16,8 @@ from typing import NamedTuple, Self
 import httpx
 import psutil
 
+from .servers import die_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN = 40.0
 POLL = 0.02
@@ -90,7 +92,13 @@ class Gateway:
         environment["PYTHONPATH"] = str(ROOT / "src")
         with self._answer_path.open("wb") as out, self._log_path.open("ab") as err:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - nothing else ties its life to ours
             )
 
     async def _wait_ready(self) -> None:

@@ -77,7 +77,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - nothing else ties its life to ours
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - nothing else ties its life to ours
             )
         deadline = time.monotonic() + self.patience
         while not self.probe(self.port):
@@ -269,6 +269,6 @@ def _folders(kind: str) -> list[str]:
     return [str(path) for path in (*UNPACKED.glob("usr/lib/*-linux-gnu*"), *UNPACKED.glob("lib/*-linux-gnu*"))]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
