@@ -8,11 +8,13 @@ to read the log at its own pace (reader.py) and joins again where the feed stand
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from ..entities.errors import LeaseHeld
 from ..entities.message import Entry
 from ..entities.position import Gap, Partition, Position
 from ..entities.topic import CHANNELS, TopicFilter
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .reader import Reader
 
 SAVE_EVERY_S: Final = 2.0
+SAVER_LEASE_MS: Final = 10_000
 READER_NAME: Final = "last-values"
 REMEMBERED_GAPS: Final = 1_000
 
@@ -84,6 +87,7 @@ class Feed:
         self._listeners: set[Callable[[Partition], None]] = set()
         self._changed = asyncio.Event()
         self._saved: dict[Partition, Position] = {}
+        self._owner = secrets.token_hex(8)
 
     async def start(self) -> None:
         """Load the last values and read the log up to its present end, so that ``latest`` is true from the start."""
@@ -181,14 +185,23 @@ class Feed:
             listener(partition)
 
     async def save(self) -> None:
-        """Save the last values with their positions, and tell the log how far this reader is."""
+        """Save the last values with their positions, and tell the log how far this reader is.
+
+        Of several processes with a feed over one log, the one that holds the lease saves; the others keep their changes
+        for the day that they take it over.
+        """
         for domain in self._log.domains():
             positions = {p: position for p, position in self.positions.items() if p.domain == domain}
             moved = {p: position for p, position in positions.items() if self._saved.get(p) != position}
             if not moved:
                 continue
-            await self.last_values.save(domain, positions)
             reader = f"{domain}/{READER_NAME}"
+            try:
+                await self._log.lease(reader, min(positions), self._owner, SAVER_LEASE_MS)
+            except LeaseHeld:
+                continue
+            if not await self.last_values.save(domain, positions):
+                continue
             progress = await self._log.committed(reader)
             await self._log.commit(
                 reader,

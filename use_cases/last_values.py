@@ -111,8 +111,16 @@ class LastValues:
             after = documents[-1].key
         return positions
 
-    async def save(self, domain: str, positions: Mapping[Partition, Position]) -> int:
-        """Save what changed since the last save, with the positions, in one durable write. Returns how many topics."""
+    async def save(self, domain: str, positions: Mapping[Partition, Position]) -> bool:
+        """Save what changed since the last save, with the positions, in one durable write.
+
+        False, and nothing is written, when what is saved already comes from further on in the log.
+        """
+        known = await self._documents.get(_collection(domain), POSITIONS_KEY)
+        if known is not None:
+            saved = _read_positions(domain, known.value)
+            if any(saved.get(partition, position) > position for partition, position in positions.items()):
+                return False
         changed = self._changed.pop(domain, set())
         values: dict[str, bytes | None] = {}
         for (owner, _), topics in self._values.items():
@@ -126,7 +134,7 @@ class LastValues:
         except BaseException:
             self._changed.setdefault(domain, set()).update(changed)
             raise
-        return len(values) - 1
+        return True
 
 
 def _collection(domain: str) -> str:
