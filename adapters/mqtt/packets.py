@@ -12,6 +12,11 @@ MQTT_5: Final = 5
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 1, 2, 3, 4, 5, 6, 7
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = 8, 9, 10, 11, 12, 13, 14, 15
 
+NAMES: Final = (
+    "reserved", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK",
+    "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH",
+)  # fmt: skip
+MAX_PACKET_BYTES: Final = 268_435_455 + 5
 DUP: Final = 0x08
 RETAIN: Final = 0x01
 
@@ -74,6 +79,15 @@ class Burst(NamedTuple):
     """
 
     messages: list[tuple[bytes, bytes, int, int]]
+
+    def first(self, answered: int) -> Burst:
+        """What comes before the message that is one answered message too many."""
+        for index, message in enumerate(self.messages):
+            if message[2]:
+                if not answered:
+                    return Burst(self.messages[:index])
+                answered -= 1
+        return self
 
 
 class Oversized(NamedTuple):
@@ -179,3 +193,24 @@ Packet: TypeAlias = (
     | Disconnect
     | Auth
 )
+
+_KINDS: Final[dict[type, int]] = {
+    Connect: CONNECT,
+    ConnAck: CONNACK,
+    Publish: PUBLISH,
+    Burst: PUBLISH,
+    Oversized: PUBLISH,
+    Subscribe: SUBSCRIBE,
+    SubAck: SUBACK,
+    Unsubscribe: UNSUBSCRIBE,
+    UnsubAck: UNSUBACK,
+    PingReq: PINGREQ,
+    PingResp: PINGRESP,
+    Disconnect: DISCONNECT,
+    Auth: AUTH,
+}
+
+
+def name_of(packet: Packet | Burst) -> str:
+    """The packet's name in the specification."""
+    return NAMES[packet.kind if isinstance(packet, Ack) else _KINDS[type(packet)]]
