@@ -7,35 +7,32 @@ alike.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
-
-import orjson
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from ..entities.cursor import scope_of
-from ..entities.errors import Forbidden, IotSphereError, MessageRefused, RequestInvalid, TopicInvalid, Unauthenticated
-from ..entities.message import Record
+from ..entities.errors import Forbidden, IotSphereError, MessageRefused, RequestInvalid, Unauthenticated
 from ..entities.position import Gap
 from ..entities.principal import Principal
 from ..entities.subscription import Start, Subscription
-from ..entities.topic import parse_filter, parse_topic
+from ..entities.topic import parse_filter
 from ..use_cases.authenticate import Authenticate
 from ..use_cases.feed import Batch
 from ..use_cases.ports.clock import Clock
-from ..use_cases.ports.message_log import Appended
 from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.rate_limit import RateLimit
 from ..use_cases.reader import Reader
 from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.work import Member, WorkQueueUseCase
 from . import client_protocol as protocol
 from .client_delivery import ClientDeliveryAdapter
+from .client_listening import Listening, Outbox
+from .client_publishing import ClientPublishing
 from .edge import Edge
 from .timestamps import iso
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-MAX_OUTSTANDING_PUBLISHES: Final = 256
-LAG_NOTICE_S: Final = 5.0
 
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
@@ -54,47 +51,7 @@ class ClientUseCases:
     edge: Edge
     delivery: ClientDeliveryAdapter
     clock: Clock
-
-
-class Outbox(Protocol):
-    """The way to the client. ``write`` never blocks; ``full`` says that nothing more should be written now."""
-
-    @property
-    def full(self) -> bool:
-        """True while the client has not taken what was written."""
-        ...
-
-    def write(self, frame: bytes) -> None:
-        """Send one text frame."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """End the connection with a WebSocket close code."""
-        ...
-
-
-@dataclass(slots=True)
-class _Listening:
-    """One subscription of this client."""
-
-    name: str
-    scope: str
-    subscription: Subscription
-    head: bytes
-    reader: Reader | None = None
-    member: Member | None = None
-    task: asyncio.Task[None] | None = None
-    held: set[str] = field(default_factory=set)
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    credit: int = 100
-    told_lag_at: float = -LAG_NOTICE_S
-    told_lag: bool = False
-
-    def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-        if self.task is not None:
-            self.task.cancel()
+    rates: RateLimit
 
 
 class ClientSession:
@@ -107,13 +64,15 @@ class ClientSession:
         self._outbox = outbox
         self._exact = exact
         self.principal = principal
-        self._listening: dict[str, _Listening] = {}
-        self._by_reader: dict[Reader, _Listening] = {}
+        self._publish = ClientPublishing(
+            use_cases.edge, use_cases.publish, use_cases.clock, use_cases.rates, outbox.write
+        )
+        self._listening: dict[str, Listening] = {}
+        self._by_reader: dict[Reader, Listening] = {}
         self._names = 0
-        self._outstanding = 0
-        self._publish_room = asyncio.Event()
+        self._turn = 0
+        self._closed = False
         self.delivered = 0
-        self.published = 0
         self.refused = 0
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -142,13 +101,24 @@ class ClientSession:
                 case protocol.Ping():
                     self._answer(protocol.ok(ref, time=iso(self._use.clock.now())))
         except IotSphereError as error:
-            self.refused += 1
-            if ref is None and isinstance(error, RequestInvalid):
-                found = error.facts.get("ref")
-                ref = found if isinstance(found, int | str) else None
+            await self._refuse(ref, raw, error)
+
+    async def _refuse(self, ref: int | str | None, raw: bytes, error: IotSphereError) -> None:
+        self.refused += 1
+        if ref is None:
+            found = error.facts.get("ref")
+            ref = found if isinstance(found, int | str) else None
+        if isinstance(error, MessageRefused) and "topic" in error.facts and self.principal is not None:
+            try:
+                await self._publish.refuse(ref, self.principal, raw, error)
+            except IotSphereError as worse:
+                self._answer(protocol.failed(ref, worse))
+        else:
             self._answer(protocol.failed(ref, error))
-            if isinstance(error, Unauthenticated):
-                self._outbox.close(CLOSE_UNAUTHENTICATED, "authenticate")
+        if isinstance(error, Unauthenticated):
+            self._outbox.close(CLOSE_UNAUTHENTICATED, "authenticate")
+        elif self._publish.flooding:
+            self._outbox.close(CLOSE_TOO_FAST, "too fast")
 
     def _answer(self, frame: bytes) -> None:
         self._outbox.write(frame)
@@ -170,64 +140,9 @@ class ClientSession:
         """Tell whether the principal still holds; the door asks every two seconds and closes with 4401 if not."""
         return self.principal is None or self._use.authenticate.still_valid(self.principal)
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
-
-    async def _publish(self, request: protocol.Publish, principal: Principal) -> None:
-        while self._outstanding >= MAX_OUTSTANDING_PUBLISHES:
-            self._publish_room.clear()
-            await self._publish_room.wait()
-        content = request.message if request.message is not None else request.payload
-        payload = orjson.dumps(content)
-        now = self._use.clock.now()
-        try:
-            expires_at = _expiry(request.expires_at)
-            action = "command" if _is_command(request.topic) else "publish"
-            route = self._use.edge.route(principal, request.topic, action)
-            record = self._use.edge.admit(
-                route,
-                payload,
-                now,
-                retain=request.retain,
-                message_id=request.message_id,
-                correlation_id=request.correlation_id,
-                expires_at=expires_at,
-            )
-        except (TopicInvalid, MessageRefused, Forbidden) as error:
-            letter = self._use.edge.dead_letter(principal, request.topic, payload, now, error)
-            answer = protocol.failed(request.ref, error)
-            self._submit(letter, lambda _: self._answer(answer))
-            self.refused += 1
-            return
-        self._submit(record, lambda result: self._published(request.ref, record, result))
-
-    def _submit(self, record: Record, then: Callable[[Appended | IotSphereError], None]) -> None:
-        self._outstanding += 1
-
-        def done(result: Appended | IotSphereError) -> None:
-            self._outstanding -= 1
-            self._publish_room.set()
-            then(result)
-
-        self._use.publish.submit([record], done)
-
-    def _published(self, ref: int | str, record: Record, result: Appended | IotSphereError) -> None:
-        if isinstance(result, IotSphereError):
-            self._answer(protocol.failed(ref, result))
-            return
-        self.published += 1
-        position = result.positions[0]
-        self._answer(
-            protocol.ok(
-                ref,
-                messageId=record.message_id,
-                position=f"{record.partition.channel}/{record.partition.number}/{position.epoch}-{position.offset}",
-                duplicate=bool(result.duplicates),
-            )
-        )
-
     # -- subscribing --------------------------------------------------------------------------------------------------
 
-    def _open(self, request: protocol.Subscribe, principal: Principal) -> _Listening:
+    def _open(self, request: protocol.Subscribe, principal: Principal) -> Listening:
         if len(self._listening) >= MAX_SUBSCRIPTIONS:
             raise RequestInvalid(
                 f"a connection may hold {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe, or join filters"
@@ -244,7 +159,7 @@ class ClientSession:
         start = self._start(request.start, scope)
         subscription = Subscription(filters, start, request.policy, request.max_rate)
         head = b'{"type":"messages","subscription":"%s","cursor":' % name.encode()
-        return _Listening(name, scope, subscription, head, credit=request.credit)
+        return Listening(name, scope, subscription, head, credit=request.credit)
 
     def _start(self, text: str, scope: str) -> Start:
         if text in ("live", "latest", "earliest"):
@@ -258,6 +173,8 @@ class ClientSession:
         listening = self._open(request, principal)
         reader = await self._use.subscribe(principal, listening.subscription, self)
         listening.reader = reader
+        listening.knows_cursor = not reader.stale
+        listening.told_cursor_at = asyncio.get_running_loop().time()
         self._listening[listening.name] = listening
         self._by_reader[reader] = listening
         self._answer(
@@ -276,16 +193,12 @@ class ClientSession:
         self._answer(protocol.ok(request.ref, subscription=listening.name, cursor=None, missed=[]))
         listening.task = asyncio.get_running_loop().create_task(self._hand_out(listening, listening.member))
 
-    async def _hand_out(self, listening: _Listening, member: Member) -> None:
+    async def _hand_out(self, listening: Listening, member: Member) -> None:
+        delivery, exact = self._use.delivery, self._exact
         try:
-            while True:
-                while len(listening.held) >= listening.credit or self._outbox.full:
-                    listening.room.clear()
-                    await listening.room.wait()
-                handouts = await member.take(min(100, listening.credit - len(listening.held)))
-                listening.held.update(item.token for item in handouts)
-                self._answer(self._use.delivery.handout(listening.name, handouts, self._exact))
-                self.delivered += len(handouts)
+            await listening.hand_out(
+                member, self._outbox, lambda handouts: delivery.handouts(listening.name, handouts, exact)
+            )
         except IotSphereError as error:
             self._end(listening)
             self._answer(protocol.notice("ended", subscription=listening.name, code=error.code, message=error.message))
@@ -310,7 +223,7 @@ class ClientSession:
         self._end(listening)
         self._answer(protocol.ok(request.ref, cursor=cursor))
 
-    def _end(self, listening: _Listening) -> None:
+    def _end(self, listening: Listening) -> None:
         self._listening.pop(listening.name, None)
         if listening.reader is not None:
             self._by_reader.pop(listening.reader, None)
@@ -328,6 +241,8 @@ class ClientSession:
         write = self._outbox.write
         for frame in self._use.delivery.frames(batch, reader, listening.head, listening.scope, self._exact):
             write(frame)
+        listening.knows_cursor = not reader.stale
+        listening.told_cursor_at = asyncio.get_running_loop().time()
         self.delivered += len(batch.entries)
         return True
 
@@ -340,30 +255,40 @@ class ClientSession:
     def lagging(self, reader: Reader, lag: int) -> None:
         """Tell the client that it is behind, at most every five seconds, and that it has caught up, if it was told."""
         listening = self._by_reader.get(reader)
-        if listening is None:
-            return
-        now = asyncio.get_running_loop().time()
-        if (lag and now - listening.told_lag_at >= LAG_NOTICE_S) or (not lag and listening.told_lag):
-            listening.told_lag_at = now
-            listening.told_lag = lag > 0
-            self._answer(
-                protocol.notice(
-                    "lagging",
-                    subscription=listening.name,
-                    policy=listening.subscription.policy,
-                    behind=lag,
-                    superseded=reader.superseded,
-                )
-            )
+        if listening is not None:
+            notice = listening.lag_notice(lag, asyncio.get_running_loop().time())
+            if notice is not None:
+                self._answer(notice)
 
     # -- the door's side ----------------------------------------------------------------------------------------------
 
     def has_room(self) -> None:
-        """The client has taken what was written: everybody who waited may go on."""
-        for reader in list(self._by_reader):
-            reader.resume()
+        """The client has taken what was written: everybody who waited may go on, each time another one first."""
+        names = list(self._listening)
+        self._turn += 1
+        turn = self._turn % max(1, len(names))
+        for name in names[turn:] + names[:turn]:
+            self._listening[name].resume()
+
+    def tell_cursors(self) -> None:
+        """Send each quiet subscription where it stands, as a frame without messages; the door calls it now and then.
+
+        A client whose filters seldom match would otherwise come back with a cursor that retention has passed by, and
+        one that has just got its last values would have none.
+        """
+        if self._outbox.full:
+            return
+        now = asyncio.get_running_loop().time()
         for listening in self._listening.values():
-            listening.room.set()
+            if listening.reader is None or (
+                listening.knows_cursor and now - listening.told_cursor_at < CURSOR_NOTICE_S
+            ):
+                continue
+            cursor = self._use.delivery.cursor(listening.reader, listening.scope)
+            if cursor is not None:
+                listening.knows_cursor = True
+                listening.told_cursor_at = now
+                self._answer(listening.head + b'"' + cursor.encode() + b'","messages":[]}')
 
     def cursors(self) -> Mapping[str, str | None]:
         """Where each subscription stands, for a client that has to come back."""
@@ -375,18 +300,6 @@ class ClientSession:
 
     def close(self) -> None:
         """End everything. What a group member held goes to others once its visibility has passed."""
+        self._closed = True
         for listening in list(self._listening.values()):
             self._end(listening)
-
-
-def _is_command(topic: str) -> bool:
-    return parse_topic(topic).channel == "commands" and topic.endswith("/request")
-
-
-def _expiry(text: str | None) -> int:
-    if text is None:
-        return 0
-    time = protocol.parse_time(text)
-    if time is None:
-        raise RequestInvalid(f"expiresAt: {text[:40]!a} is no time; write it as 2026-01-31T12:00:00Z")
-    return time

@@ -256,6 +256,8 @@ class WebSocketGateway:
                     self.counts["closed_credential"] += 1
                     client.session.close()
                     client.close(CLOSE_UNAUTHENTICATED, "the token expired or was revoked")
+                else:
+                    client.session.tell_cursors()
                 if count % 500 == 499:
                     await asyncio.sleep(0)
 
