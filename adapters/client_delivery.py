@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ..entities.cursor import Cursor
-from ..entities.message import Entry
 from ..entities.position import Partition, Position
 from ..use_cases.feed import Batch, Feed
 from ..use_cases.reader import Reader
@@ -35,15 +34,17 @@ class ClientDeliveryAdapter:
 
     def frames(self, batch: Batch, reader: Reader, head: bytes, scope: str, exact: bool) -> Iterator[bytes]:
         """The frames for one client. ``head``: the constant beginning, up to and including ``"cursor":``."""
-        pieces = self._pieces(batch, exact)
-        for piece in pieces:
-            if piece.last:
-                cursor = self.cursor(reader, scope)
-            else:
-                positions = reader.positions()
-                cursor = None if positions is None else self._sign({**positions, batch.partition: piece.end}, scope)
+        for piece in self._pieces(batch, exact):
+            cursor = self.cursor(reader, scope) if piece.last else self._midway(batch, reader, piece.end, scope)
             shown = b"null" if cursor is None else b'"' + cursor.encode() + b'"'
             yield b"".join((head, shown, b',"messages":[', piece.body, b"]}"))
+
+    def _midway(self, batch: Batch, reader: Reader, end: Position, scope: str) -> str | None:
+        """The cursor after a piece that is not its batch's last one."""
+        positions = reader.held if batch.values else reader.positions()
+        if positions is None:
+            return None
+        return self._sign(positions if batch.values else {**positions, batch.partition: end}, scope)
 
     def _pieces(self, batch: Batch, exact: bool) -> list[Piece]:
         pieces: list[Piece] | None = batch.encoded.get(exact)
@@ -95,19 +96,18 @@ class ClientDeliveryAdapter:
             known = self._vectors[key] = (self._feed.version, cursors.vector(positions))
         return known[1]
 
-    def handout(self, subscription: str, handouts: list[Handout], exact: bool) -> bytes:
-        """One `deliveries` frame of a work queue."""
-        items = []
+    def handouts(self, subscription: str, handouts: list[Handout], exact: bool) -> Iterator[bytes]:
+        """The `deliveries` frames of a work queue."""
+        head = b'{"type":"deliveries","subscription":"%s","deliveries":[' % subscription.encode()
+        items: list[bytes] = []
+        size = 0
         for item in handouts:
             body = item.entry.record.body
             shown = body if exact else browser_safe(body)
-            items.append(b'{"delivery":"%s","attempt":%d,"message":%s}' % (item.token.encode(), item.attempt, shown))
-        return b'{"type":"deliveries","subscription":"%s","deliveries":[%s]}' % (
-            subscription.encode(),
-            b",".join(items),
-        )
-
-
-def is_tombstone(entry: Entry) -> bool:
-    """True for the record that clears a retained value; it is no message."""
-    return not entry.record.body
+            if size and size + len(shown) > FRAME_BYTES:
+                yield b"".join((head, b",".join(items), b"]}"))
+                items, size = [], 0
+            items.append(b'{"delivery":"%b","attempt":%d,"message":%b}' % (item.token.encode(), item.attempt, shown))
+            size += len(shown)
+        if items:
+            yield b"".join((head, b",".join(items), b"]}"))

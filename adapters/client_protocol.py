@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from math import ceil
+from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from ..entities.errors import IotSphereError, RequestInvalid
+from ..entities.errors import IotSphereError, MessageRefused, RequestInvalid
 from ..entities.position import Gap
-from .payload import canonical
+from .payload import read_json
+from .strict_json import scan
 
 SUBPROTOCOL: Final = "iotsphere.v1.json"
 MAX_REQUEST_BYTES: Final = 256 * 1024 + 16 * 1024
 MAX_FILTERS: Final = 100
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT|\d{9,}\Z")
-Ref = Annotated[int | str, Field(description="Chosen by the client; comes back in the answer")]
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T|[0-9]{9,15}\Z")
+_ENVELOPE_KEYS: Final = {"metadata", "payload"}
+MAX_REF_CHARACTERS: Final = 128
+Ref = int | Annotated[str, Field(max_length=MAX_REF_CHARACTERS)]
 
 
 class _Request(BaseModel):
+    """``ref`` is chosen by the client and comes back in the answer."""
+
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     ref: Ref
@@ -61,6 +67,14 @@ class Publish(_Request):
     expires_at: str | None = Field(default=None, alias="expiresAt")
     retain: bool = False
 
+    @model_validator(mode="after")
+    def _one_content(self) -> Self:
+        if ("payload" in self.model_fields_set) == ("message" in self.model_fields_set):
+            raise ValueError("send either payload or message")
+        if "message" in self.model_fields_set and (self.message is None or self.message.keys() != _ENVELOPE_KEYS):
+            raise ValueError("message is {metadata, payload}; send anything else as payload")
+        return self
+
 
 class Acknowledge(_Request):
     """Say of deliveries of a group that they are done, or (``retryIn``, ms) that they shall come again."""
@@ -89,22 +103,59 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimina
 
 
 def parse_request(raw: bytes) -> Request:
-    """Read one request. Raises RequestInvalid, or MessageRefused for JSON that is not strict."""
+    """Read one request.
+
+    Raises RequestInvalid, or MessageRefused for JSON that is not strict. Both carry the request's ``ref``, and its
+    ``topic`` if it was to publish, as facts where they could be read all the same.
+    """
     if len(raw) > MAX_REQUEST_BYTES:
         raise RequestInvalid(f"a request may hold {MAX_REQUEST_BYTES} bytes; split it")
     if not raw.lstrip().startswith(b"{"):
         raise RequestInvalid('a request is a JSON object such as {"type":"ping","ref":1}')
-    document = orjson.loads(canonical(raw))
+    try:
+        document = _strict(raw)
+    except MessageRefused as error:
+        error.facts.update(_leniently(raw))
+        raise
     try:
         return _REQUEST.validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "type"
-        ref = document.get("ref")
         raise RequestInvalid(
-            f"{where}: {first['msg']}; see docs/reference/asyncapi.yaml",
-            ref=ref if isinstance(ref, int | str) and not isinstance(ref, bool) else None,
+            f"{where}: {first['msg']}; see docs/reference/asyncapi.yaml", ref=_ref_of(document)
         ) from error
+
+
+def _strict(raw: bytes) -> dict[str, object]:
+    try:
+        return read_json(raw).value
+    except MessageRefused as error:
+        if error.code != "payload_too_large":
+            raise
+        # The request around a payload may be larger than a payload may be; the edge judges the payload itself.
+        document = scan(raw)
+        assert isinstance(document, dict)  # it begins with a brace
+        return document
+
+
+def _leniently(raw: bytes) -> dict[str, object]:
+    """What can be told of a request that is no strict JSON, for its answer."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {}
+    facts: dict[str, object] = {"ref": _ref_of(document)}
+    if document.get("type") == "publish" and isinstance(document.get("topic"), str):
+        facts["topic"] = document["topic"]
+    return facts
+
+
+def _ref_of(document: dict[str, object]) -> int | str | None:
+    ref = document.get("ref")
+    if isinstance(ref, str):
+        return ref[:MAX_REF_CHARACTERS]
+    return ref if isinstance(ref, int) and not isinstance(ref, bool) else None
 
 
 def parse_time(text: str) -> int | None:
@@ -122,7 +173,7 @@ def parse_time(text: str) -> int | None:
         raise RequestInvalid(f"{text!a} is no time; write it as 2026-01-31T12:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return max(0, int(moment.timestamp() * 1000))
 
 
 def ok(ref: int | str | None, **facts: object) -> bytes:
@@ -131,10 +182,12 @@ def ok(ref: int | str | None, **facts: object) -> bytes:
 
 
 def failed(ref: int | str | None, error: IotSphereError) -> bytes:
-    """The answer to a request that was not."""
-    return orjson.dumps(
-        {"type": "error", "ref": ref, "code": error.code, "retry": error.retry, "message": error.message}
-    )
+    """The answer to a request that was not. ``retryAfter``: ms to wait, where it is known."""
+    facts: dict[str, object] = {"code": error.code, "retry": error.retry, "message": error.message}
+    after = error.facts.get("retry_after")
+    if isinstance(after, int | float):
+        facts["retryAfter"] = ceil(after * 1000)
+    return orjson.dumps({"type": "error", "ref": ref, **facts})
 
 
 def notice(kind: str, **facts: object) -> bytes:

@@ -32,11 +32,11 @@ from .client_publishing import ClientPublishing
 from .edge import Edge
 from .timestamps import iso
 
+CURSOR_NOTICE_S: Final = 30.0
 MAX_SUBSCRIPTIONS: Final = 1_000
 
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
-CLOSE_TOO_SLOW: Final = 4408
 CLOSE_TOO_FAST: Final = 4429
 
 
@@ -126,7 +126,14 @@ class ClientSession:
     def _renew(self, request: protocol.Auth) -> None:
         principal = self._use.authenticate.token(request.token)
         if self.principal is not None and principal.identity != self.principal.identity:
-            raise Forbidden("a renewed token must be of the same subject; open another connection for another one")
+            self._outbox.write(
+                protocol.failed(
+                    request.ref,
+                    Forbidden("a renewed token must be of the same subject; open another connection for another one"),
+                )
+            )
+            self._outbox.close(CLOSE_FORBIDDEN, "another subject")
+            return
         self.principal = principal
         self._answer(protocol.ok(request.ref, expiresAt=iso(principal.expires_at) if principal.expires_at else None))
         for listening in list(self._listening.values()):
@@ -172,6 +179,9 @@ class ClientSession:
     async def _subscribe(self, request: protocol.Subscribe, principal: Principal) -> None:
         listening = self._open(request, principal)
         reader = await self._use.subscribe(principal, listening.subscription, self)
+        if self._closed:  # while the start was looked up
+            reader.close()
+            return
         listening.reader = reader
         listening.knows_cursor = not reader.stale
         listening.told_cursor_at = asyncio.get_running_loop().time()
@@ -189,6 +199,8 @@ class ClientSession:
     async def _join(self, request: protocol.Subscribe, principal: Principal, group: str) -> None:
         listening = self._open(request, principal)
         listening.member = await self._use.work(principal, group, listening.subscription)
+        if self._closed:
+            return
         self._listening[listening.name] = listening
         self._answer(protocol.ok(request.ref, subscription=listening.name, cursor=None, missed=[]))
         listening.task = asyncio.get_running_loop().create_task(self._hand_out(listening, listening.member))

@@ -210,7 +210,7 @@ class Container(containers.DeclarativeContainer):
 
     delivery = providers.Singleton(_delivery, feed, secrets)
     client_use_cases = providers.Singleton(
-        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock
+        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock, rates
     )
 
     websocket_gateway: providers.Provider[Any] = providers.Singleton(_websocket, client_use_cases, settings)

@@ -1,0 +1,109 @@
+"""One subscription of one client: its reader or its place in a work queue, and what the client was told about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ..entities.errors import Unavailable
+from ..entities.subscription import Subscription
+from ..use_cases.reader import Reader
+from ..use_cases.work import Handout, Member
+from . import client_protocol as protocol
+from .client_delivery import FRAME_BYTES
+
+LAG_NOTICE_S: Final = 5.0
+MAX_HANDOUT: Final = 100
+RETRY_S: Final = 0.5
+
+
+class Outbox(Protocol):
+    """The way to the client. ``write`` never blocks; ``full`` says that nothing more should be written now."""
+
+    @property
+    def full(self) -> bool:
+        """True while the client has not taken what was written."""
+        ...
+
+    def write(self, frame: bytes) -> None:
+        """Send one text frame."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection with a WebSocket close code."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Listening:
+    """A subscription by its ``name``. ``held``: deliveries that the client has not acknowledged, ``credit`` at most."""
+
+    name: str
+    scope: str
+    subscription: Subscription
+    head: bytes
+    credit: int
+    reader: Reader | None = None
+    member: Member | None = None
+    task: asyncio.Task[None] | None = None
+    held: set[str] = field(default_factory=set)
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    told_lag_at: float = -LAG_NOTICE_S
+    told_lag: bool = False
+    told_cursor_at: float = 0.0
+    knows_cursor: bool = False
+
+    def resume(self) -> None:
+        """The client has room again."""
+        if self.reader is not None:
+            self.reader.resume()
+        self.room.set()
+
+    def close(self) -> None:
+        """End it. Nothing is delivered afterwards."""
+        if self.reader is not None:
+            self.reader.close()
+        if self.task is not None:
+            self.task.cancel()
+
+    def lag_notice(self, lag: int, now: float) -> bytes | None:
+        """What to tell a client that is ``lag`` messages behind (0: no longer); at most every five seconds.
+
+        ``now``: seconds of any clock that never goes back.
+        """
+        if lag and now - self.told_lag_at < LAG_NOTICE_S:
+            return None
+        if not lag and not self.told_lag:
+            return None
+        self.told_lag_at = now
+        self.told_lag = lag > 0
+        return protocol.notice(
+            "lagging",
+            subscription=self.name,
+            policy=self.subscription.policy,
+            behind=lag,
+            superseded=self.reader.superseded if self.reader is not None else 0,
+        )
+
+    async def hand_out(
+        self, member: Member, outbox: Outbox, encode: Callable[[list[Handout]], Iterator[bytes]]
+    ) -> None:
+        """Pass deliveries to the client for ever, as long as it has credit and room."""
+        limit = MAX_HANDOUT
+        while True:
+            while len(self.held) >= self.credit or outbox.full:
+                self.room.clear()
+                await self.room.wait()
+            try:
+                handouts = await member.take(min(limit, self.credit - len(self.held)))
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
+                continue
+            self.held.update(item.token for item in handouts)
+            size = 0
+            for frame in encode(handouts):
+                outbox.write(frame)
+                size += len(frame)
+            limit = max(1, min(MAX_HANDOUT, FRAME_BYTES * len(handouts) // size))
