@@ -33,7 +33,7 @@ bench: setup
 	$(PY) -m bench $${QUICK:+--quick} $(ARGS)
 
 docs: setup
-	$(PY) docs/build.py
+	$(PY) docs/pages.py
 	$(PY) -m pytest -q tests/test_docs.py
 
 run:

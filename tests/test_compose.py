@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from pydantic_settings import SecretsSettingsSource
 
 import iotsphere
 from iotsphere.settings import Settings
@@ -197,10 +198,9 @@ def test_doors_listen_where_their_ports_are_published() -> None:
         assert default in " ".join(shape["healthcheck"]["test"])
 
 
-def test_address_of_the_log_is_read_from_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("IOTSPHERE_LOG", raising=False)
+def test_address_of_the_log_is_read_from_its_secret(tmp_path: Path) -> None:
     (tmp_path / "iotsphere_log").write_text("redis://:password@redis:6379/0\n")
-    assert Settings(_secrets_dir=str(tmp_path)).log == "redis://:password@redis:6379/0"
+    assert SecretsSettingsSource(Settings, secrets_dir=tmp_path)() == {"log": "redis://:password@redis:6379/0"}
 
 
 def test_image_is_built_from_the_locks_and_runs_as_nobody() -> None:
