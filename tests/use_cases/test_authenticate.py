@@ -9,8 +9,7 @@ from iotsphere.entities.principal import device
 from iotsphere.use_cases.ports.tokens import NOT_BELIEVED
 from iotsphere.use_cases.tokens import operator
 from tests.support import forgery
-
-from .identity import Identity
+from tests.support.identity import Identity
 
 
 async def refused(identity: Identity, username: str, password: str, address: str = "192.0.2.1") -> None:

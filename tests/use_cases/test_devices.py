@@ -8,8 +8,7 @@ import pytest
 
 from iotsphere.entities.errors import Conflict, NotFound, RequestInvalid
 from iotsphere.use_cases.devices import split_username, username_of
-
-from .identity import Identity
+from tests.support.identity import Identity
 
 
 async def test_registering_shows_a_secret_of_256_bits_once() -> None:

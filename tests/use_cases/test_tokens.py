@@ -9,8 +9,7 @@ import pytest
 from iotsphere.entities.errors import Forbidden, NotFound, RequestInvalid
 from iotsphere.entities.principal import Principal, parse_grant
 from iotsphere.use_cases.tokens import operator
-
-from .identity import Identity
+from tests.support.identity import Identity
 
 
 def test_an_operator_issues_for_its_own_domain() -> None:

@@ -1,4 +1,4 @@
-"""The identity use cases over memory drivers, put together for the tests of this folder."""
+"""The identity use cases over memory drivers, put together for tests."""
 
 from __future__ import annotations
 
