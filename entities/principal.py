@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .errors import FilterInvalid, Forbidden, NotFound, RequestInvalid
-from .topic import TopicFilter, parse_filter
+from .topic import TopicFilter, is_device_id, is_user_id, parse_filter
 
 ACTIONS: Final = ("publish", "subscribe", "command")
 KINDS: Final = ("device", "user", "service")
@@ -39,8 +39,10 @@ class Principal:
     since: int = 0
 
     def may(self, action: str, topic: str) -> bool:
-        """Tell whether a grant allows the action on this topic."""
-        return any(grant.action == action and grant.filter.matches(topic) for grant in self.grants)
+        """Tell whether a grant allows the action on this topic. Never beyond the principal's own domain."""
+        return topic.partition("/")[0] == self.domain and any(
+            grant.action == action and grant.filter.matches(topic) for grant in self.grants
+        )
 
     def may_all(self, action: str, wanted: TopicFilter) -> bool:
         """Tell whether one grant allows the action on everything that the filter selects."""
@@ -71,13 +73,17 @@ class Principal:
 def parse_grant(text: str, *, domain: str, name: str = "") -> Grant:
     """Read ``ACTION:FILTER``, with ``{device_id}``, ``{user_id}`` and ``{domain}`` standing for the principal's own.
 
-    Raises RequestInvalid for an unknown action or a filter outside the principal's domain.
+    Raises RequestInvalid for an unknown action, a filter outside the principal's domain, or a name that is no id where
+    a variable asks for one: an id such as ``+`` must not widen the grant.
     """
     action, colon, pattern = text.partition(":")
     if not colon or action not in ACTIONS:
         raise RequestInvalid(f"{text!a} is no grant: write ACTION:FILTER with ACTION one of {', '.join(ACTIONS)}")
-    for variable in ("{device_id}", "{user_id}"):
-        pattern = pattern.replace(variable, name)
+    for variable, is_id in (("{device_id}", is_device_id), ("{user_id}", is_user_id)):
+        if variable in pattern:
+            if not is_id(name):
+                raise RequestInvalid(f"{text!a} needs a proper {variable[1:-1]}, and {name[:80]!a} is none")
+            pattern = pattern.replace(variable, name)
     pattern = pattern.replace("{domain}", domain)
     try:
         wanted = parse_filter(pattern)

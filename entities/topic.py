@@ -14,7 +14,7 @@ Grammar and wildcards follow MQTT 5 section 4.7, narrowed to the product's own s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -179,7 +179,7 @@ class TopicFilter(NamedTuple):
             if index >= len(theirs):
                 return False
             got = theirs[index]
-            if got == "#" or (want != "+" and want != got):
+            if got == "#" or want not in ("+", got):
                 return False
         return len(theirs) == len(mine)
 
@@ -235,23 +235,32 @@ def parse_filter(text: str) -> TopicFilter:
     return TopicFilter(text, levels)
 
 
-def _space(domain: str) -> Iterable[tuple[str, tuple[str, ...]]]:
-    yield "telemetry", (domain, "devices", "+", "telemetry")
-    yield "telemetry", (domain, "devices", "+", "telemetry", "+")
-    for leaf in _SHADOW:
-        yield "shadow", (domain, "devices", "+", "shadow", leaf)
-    for leaf in _COMMANDS:
-        yield "commands", (domain, "devices", "+", "commands", leaf)
-    for leaf in _DEVICE_SYSTEM:
-        yield "system", (domain, "devices", "+", leaf)
-    for leaf in _BATCH:
-        yield "batch", (domain, "devices", "batch", leaf)
-    for leaf in _USERS:
-        yield "users", (domain, "users", "+", leaf)
-    for leaf in _SYSTEM:
-        yield "system", (domain, "system", leaf)
+# The space level by level: a text stands for itself, a function for all texts that it accepts.
+_Level = str | Callable[[str], object]
+_SPACE: Final[tuple[tuple[str, tuple[_Level, ...]], ...]] = (
+    ("telemetry", ("devices", is_device_id, "telemetry")),
+    ("telemetry", ("devices", is_device_id, "telemetry", _METRIC.match)),
+    ("shadow", ("devices", is_device_id, "shadow", _SHADOW.__contains__)),
+    ("commands", ("devices", is_device_id, "commands", _COMMANDS.__contains__)),
+    ("system", ("devices", is_device_id, _DEVICE_SYSTEM.__contains__)),
+    ("batch", ("devices", "batch", _BATCH.__contains__)),
+    ("users", ("users", is_user_id, _USERS.__contains__)),
+    ("system", ("system", _SYSTEM.__contains__)),
+)
+
+
+def _selects_any(levels: tuple[str, ...], place: tuple[_Level, ...]) -> bool:
+    for index, allowed in enumerate(place):
+        if index >= len(levels):
+            return False
+        want = levels[index]
+        if want == "#":
+            return True
+        if want != "+" and not (want == allowed if isinstance(allowed, str) else allowed(want)):
+            return False
+    return len(levels) == len(place) or levels[len(place) :] == ("#",)
 
 
 @lru_cache(maxsize=16_384)
 def _channels(wanted: TopicFilter) -> frozenset[str]:
-    return frozenset(channel for channel, levels in _space(wanted.levels[0]) if _overlap(wanted.levels, levels))
+    return frozenset(channel for channel, place in _SPACE if _selects_any(wanted.levels[1:], place))
