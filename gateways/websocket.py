@@ -8,147 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import http
-import ipaddress
 import ssl as tls
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
+from urllib.parse import parse_qs
 
-import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.datastructures import Headers
-from websockets.exceptions import ConnectionClosed
+from websockets.datastructures import Headers, MultipleValuesError
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.http11 import Request, Response
-from websockets.protocol import State
 from websockets.typing import Origin, Subprotocol
 
 from ..adapters.client_protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
-from ..adapters.client_session import CLOSE_TOO_FAST, CLOSE_UNAUTHENTICATED, ClientSession, ClientUseCases
+from ..adapters.client_session import CLOSE_UNAUTHENTICATED, ClientUseCases
 from ..entities.errors import IotSphereError, Limited, TooManyConnections, Unauthenticated
-from ..entities.principal import Principal
+from .websocket_admission import Admission
+from .websocket_connection import Client, Connection, WebSocketLimits
 
-log = structlog.get_logger("iotsphere.websocket")
+__all__ = ("WebSocketGateway", "WebSocketLimits")
 
 CHECK_EVERY_S: Final = 2.0
 CLOSE_RESTARTING: Final = 1012
 
 
-@dataclass(frozen=True, slots=True)
-class WebSocketLimits:
-    """Bounds of the door. ``outbox_bytes``: what may wait for one client; times in seconds.
-
-    ``per_address`` does not bind loopback addresses unless ``limit_loopback``; ``unauthenticated_per_address`` always
-    does: past it the oldest connection that has not shown a token yet is cut.
-    """
-
-    outbox_bytes: int = 1024 * 1024
-    connections: int = 10_000
-    per_address: int = 200
-    limit_loopback: bool = False
-    unauthenticated_per_address: int = 100
-    handshake: float = 5.0
-    authentication: float = 5.0
-    ping_interval: float = 20.0
-    ping_timeout: float = 60.0
-    requests_per_second: float = 2_000.0
-    compression: bool = False
-    origins: tuple[str, ...] = ()
-
-
-class _Connection(ServerConnection):
-    """A connection that tells its session when the client has taken what was written."""
-
-    client: _Client | None = None
-    principal: Principal | None = None
-    address: str = ""
-    handshake_timer: asyncio.TimerHandle | None = None
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.client is not None:
-            self.client.session.has_room()
-
-
-class _Client:
-    """One connected client: the session's outbox, and the loop that reads its requests."""
-
-    def __init__(
-        self, connection: _Connection, use_cases: ClientUseCases, limits: WebSocketLimits, exact: bool
-    ) -> None:
-        self.connection = connection
-        self.session = ClientSession(use_cases, self, connection.principal, exact)
-        self.closing: asyncio.Task[None] | None = None
-        self._limits = limits
-        self.bytes_out = 0
-
-    @property
-    def full(self) -> bool:
-        return self.connection.paused or self.closing is not None
-
-    def write(self, frame: bytes) -> None:
-        connection = self.connection
-        if connection.protocol.state is not State.OPEN or self.closing is not None:
-            return
-        connection.protocol.send_text(frame)
-        self.bytes_out += len(frame)
-        connection.transport.write(b"".join(connection.protocol.data_to_send()))
-
-    def close(self, code: int, reason: str) -> None:
-        if self.closing is None:
-            self.closing = asyncio.get_running_loop().create_task(self.connection.close(code, reason))
-
-    async def run(self) -> None:
-        """Read requests until the client is gone."""
-        loop = asyncio.get_running_loop()
-        connection = self.connection
-        connection.transport.set_write_buffer_limits(self._limits.outbox_bytes, self._limits.outbox_bytes // 4)
-        timer = None
-        if self.session.principal is None:
-            timer = loop.call_later(self._limits.authentication, self._demand_token)
-        tokens, at = self._limits.requests_per_second, loop.time()
-        try:
-            while True:
-                raw = await connection.recv(decode=False)
-                now = loop.time()
-                tokens = (
-                    min(self._limits.requests_per_second, tokens + (now - at) * self._limits.requests_per_second) - 1
-                )
-                at = now
-                if tokens < -self._limits.requests_per_second * 4:
-                    self.close(CLOSE_TOO_FAST, "too fast")
-                    return
-                if tokens < 0:
-                    await asyncio.sleep(-tokens / self._limits.requests_per_second)
-                while connection.paused:
-                    await connection.drain()
-                await self.session.receive(raw)
-        except ConnectionClosed:
-            return
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self.session.close()
-
-    def _demand_token(self) -> None:
-        if self.session.principal is None:
-            self.close(CLOSE_UNAUTHENTICATED, "authenticate")
-
-
 class WebSocketGateway:
     """Listens for WebSocket clients of the protocol ``iotsphere.v1.json``."""
 
-    def __init__(self, use_cases: ClientUseCases, limits: WebSocketLimits = WebSocketLimits()) -> None:
+    def __init__(self, use_cases: ClientUseCases, limits: WebSocketLimits | None = None) -> None:
         self._use = use_cases
-        self._limits = limits
+        self._limits = limits = limits or WebSocketLimits()
         self._server: Server | None = None
-        self._clients: dict[_Client, None] = {}
-        self._addresses: Counter[str] = Counter()
-        self._pending: dict[str, dict[_Connection, None]] = {}
+        self._clients: dict[Client, None] = {}
         self._check: asyncio.Task[None] | None = None
         self._draining = False
         self.counts: Counter[str] = Counter()
+        self._admission = Admission(limits, self.counts)
 
     @property
     def connections(self) -> int:
@@ -176,7 +72,7 @@ class WebSocketGateway:
             ping_timeout=limits.ping_timeout,
             close_timeout=5,
             server_header=None,
-            create_connection=_Connection,
+            create_connection=cast(type[ServerConnection], partial(Connection, admission=self._admission)),
             backlog=4096,
         )
         self._check = asyncio.get_running_loop().create_task(self._keep_checking())
@@ -186,67 +82,39 @@ class WebSocketGateway:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        assert isinstance(connection, _Connection)
-        peer = connection.remote_address
-        connection.address = str(peer[0]) if peer else "?"
+        assert isinstance(connection, Connection)
         try:
             if self._draining:
                 raise TooManyConnections("the gateway is restarting; try again in a moment")
-            self._count(connection)
+            self._admission.admit(connection)
             header = request.headers.get("Authorization")
             if header is not None:
                 scheme, _, token = header.partition(" ")
                 if scheme.lower() != "bearer":
                     raise Unauthenticated("send Authorization: Bearer TOKEN, or an auth request as the first message")
                 connection.principal = self._use.authenticate.token(token.strip())
+                self._admission.knows(connection)
         except Unauthenticated as error:
             self.counts["refused_unauthenticated"] += 1
             return _refuse(http.HTTPStatus.UNAUTHORIZED, error)
         except Limited as error:
             self.counts[f"refused_{error.code}"] += 1
             return _refuse(http.HTTPStatus.SERVICE_UNAVAILABLE, error)
+        except MultipleValuesError:
+            self.counts["refused_unauthenticated"] += 1
+            return _refuse(http.HTTPStatus.UNAUTHORIZED, Unauthenticated("send one Authorization header"))
         return None
 
-    def _count(self, connection: _Connection) -> None:
-        if len(self._clients) >= self._limits.connections:
-            raise TooManyConnections(f"the gateway holds {self._limits.connections} connections; try again later")
-        address = connection.address
-        bound = self._limits.limit_loopback or not _is_loopback(address)
-        if bound and self._addresses[address] >= self._limits.per_address:
-            raise TooManyConnections(f"your address holds {self._limits.per_address} connections; close some")
-
     async def _handle(self, connection: ServerConnection) -> None:
-        assert isinstance(connection, _Connection)
-        exact = connection.request is not None and connection.request.path.endswith("numbers=exact")
-        client = connection.client = _Client(connection, self._use, self._limits, exact)
-        address = connection.address
+        assert isinstance(connection, Connection)
+        client = connection.client = Client(connection, self._use, self._limits, _wants_exact(connection))
         self._clients[client] = None
-        self._addresses[address] += 1
         self.counts["connected"] += 1
-        if connection.principal is None:
-            self._wait_for_token(connection, address)
         try:
             await client.run()
         finally:
-            self._clients.pop(client, None)
-            self._pending.get(address, {}).pop(connection, None)
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
-                self._pending.pop(address, None)
+            del self._clients[client]
             self.counts["disconnected"] += 1
-
-    def _wait_for_token(self, connection: _Connection, address: str) -> None:
-        waiting = self._pending.setdefault(address, {})
-        for known in [c for c in waiting if c.client is not None and c.client.session.principal is not None]:
-            del waiting[known]
-        if len(waiting) >= self._limits.unauthenticated_per_address:
-            oldest = next(iter(waiting))
-            del waiting[oldest]
-            self.counts["evicted_unauthenticated"] += 1
-            if oldest.client is not None:
-                oldest.client.close(CLOSE_UNAUTHENTICATED, "authenticate")
-        waiting[connection] = None
 
     async def _keep_checking(self) -> None:
         while True:
@@ -297,11 +165,9 @@ class WebSocketGateway:
             await self._server.wait_closed()
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
+def _wants_exact(connection: ServerConnection) -> bool:
+    path = connection.request.path if connection.request is not None else ""
+    return parse_qs(path.partition("?")[2]).get("numbers") == ["exact"]
 
 
 def _choose_subprotocol(_connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:

@@ -1,0 +1,153 @@
+"""One WebSocket connection: its bounded way to the client, and the loop that reads the client's requests."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from websockets.asyncio.server import Server, ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from ..adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession, ClientUseCases
+from ..entities.principal import Principal
+
+if TYPE_CHECKING:
+    from .websocket_admission import Admission
+
+REQUESTS_IN_A_ROW: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketLimits:
+    """Bounds of the door. Times in seconds.
+
+    ``outbox_bytes``: what may wait for one client; what comes after it has reached that stays in the log.
+    ``per_address`` does not bind loopback addresses unless ``limit_loopback``; ``unauthenticated_per_address`` always
+    does: past it the oldest connection that has not shown a token within a second is cut. A client that sends more
+    than ``requests_per_second`` is read more slowly.
+    """
+
+    outbox_bytes: int = 1024 * 1024
+    connections: int = 10_000
+    per_address: int = 200
+    limit_loopback: bool = False
+    unauthenticated_per_address: int = 100
+    handshake: float = 5.0
+    authentication: float = 5.0
+    ping_interval: float = 20.0
+    ping_timeout: float = 60.0
+    requests_per_second: float = 10_000.0
+    compression: bool = False
+    origins: tuple[str, ...] = ()
+
+
+class Connection(ServerConnection):
+    """A connection that tells the door when it opens and ends, and its session when the client has taken everything."""
+
+    def __init__(self, protocol: ServerProtocol, server: Server, admission: Admission, **options: Any) -> None:
+        super().__init__(protocol, server, **options)
+        self.admission = admission
+        self.client: Client | None = None
+        self.principal: Principal | None = None
+        self.address = "?"
+        self.opened_at = 0.0
+        self.admitted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open (asyncio.Protocol)."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "?"
+        self.opened_at = self.loop.time()
+        self.admission.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed (asyncio.Protocol)."""
+        super().connection_lost(exc)
+        self.admission.lost(self)
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what was written (asyncio.Protocol)."""
+        super().resume_writing()
+        if self.client is not None:
+            self.client.session.has_room()
+
+    @property
+    def is_known(self) -> bool:
+        """True once the client has shown a token."""
+        return self.principal is not None or (self.client is not None and self.client.session.principal is not None)
+
+    def cut(self) -> None:
+        """End a connection that did not show a token."""
+        if self.client is not None:
+            self.client.close(CLOSE_UNAUTHENTICATED, "authenticate")
+        else:
+            self.transport.abort()
+
+
+class Client:
+    """One connected client: the session's outbox, and the loop that reads its requests."""
+
+    def __init__(self, connection: Connection, use_cases: ClientUseCases, limits: WebSocketLimits, exact: bool) -> None:
+        self.connection = connection
+        self.session = ClientSession(use_cases, self, connection.principal, exact)
+        self.closing: asyncio.Task[None] | None = None
+        self._limits = limits
+        self.bytes_out = 0
+
+    @property
+    def full(self) -> bool:
+        """True while ``outbox_bytes`` or more wait for the client, and once it is being closed."""
+        return self.connection.paused or self.closing is not None
+
+    def write(self, frame: bytes) -> None:
+        """Send one text frame, without waiting; a client that is gone or being closed gets nothing more."""
+        connection = self.connection
+        if connection.protocol.state is not State.OPEN or connection.transport.is_closing() or self.closing is not None:
+            return
+        connection.protocol.send_text(frame)
+        self.bytes_out += len(frame)
+        connection.transport.write(b"".join(connection.protocol.data_to_send()))
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection."""
+        if self.closing is None:
+            self.closing = asyncio.get_running_loop().create_task(self.connection.close(code, reason))
+
+    async def run(self) -> None:
+        """Read requests until the client is gone."""
+        loop = asyncio.get_running_loop()
+        connection = self.connection
+        connection.transport.set_write_buffer_limits(self._limits.outbox_bytes, self._limits.outbox_bytes // 4)
+        timer = None
+        if self.session.principal is None:
+            timer = loop.call_later(self._limits.authentication, self._demand_token)
+        rate = self._limits.requests_per_second
+        tokens, at, row = rate, loop.time(), 0
+        try:
+            while True:
+                raw = await connection.recv(decode=False)
+                now = loop.time()
+                tokens = min(rate, tokens + (now - at) * rate) - 1
+                at = now
+                row += 1
+                if tokens < 0:
+                    await asyncio.sleep(-tokens / rate)
+                elif row % REQUESTS_IN_A_ROW == 0:
+                    await asyncio.sleep(0)  # frames that came together would be carried out without a pause
+                while connection.paused:
+                    await connection.drain()
+                await self.session.receive(raw)
+        except ConnectionClosed:
+            return
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self.session.close()
+
+    def _demand_token(self) -> None:
+        if self.session.principal is None:
+            self.close(CLOSE_UNAUTHENTICATED, "authenticate")
