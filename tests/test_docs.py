@@ -67,7 +67,8 @@ def runnable(text: str) -> list[Block]:
 
 def steps(block: Block) -> Iterator[tuple[str, str]]:
     """The commands of a console block, each with what it must print. A line that ends with a backslash goes on."""
-    command, printed = "", []
+    command = ""
+    printed: list[str] = []
     for line in block.lines:
         if command.endswith("\\"):
             command += "\n" + line
@@ -92,6 +93,7 @@ def agrees(expected: str, printed: str) -> bool:
 def execute(block: Block, text: str, folder: Path, environment: dict[str, str]) -> None:
     """Run one block in a folder. Raises AssertionError with the output when it does not do what the page says."""
     here = Block(block.line, block.language, block.gateway, text.splitlines())
+    commands: list[tuple[list[str], str | None]]
     if block.language == "python":
         commands = [([sys.executable, "-c", here.text], None)]
     else:
