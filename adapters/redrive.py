@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..entities.dead_letter import DeadLetter
 from ..entities.message import Entry, Record
 from ..entities.principal import Principal
+from ..entities.topic import action_on
 from . import dead_letter
 from .edge import Edge
 from .envelope import payload_of
@@ -29,9 +30,8 @@ class DeadLetterFormat:
         A message that never got in keeps its source and the time at which it first arrived. One that a queue gave up
         is in the log already: it is sent as a new message.
         """
-        action = "command" if letter.topic.endswith("/commands/request") else "publish"
         sender = replace(principal, name=letter.source) if letter.stage == "ingress" else principal
-        route = self._edge.route(sender, letter.topic, action)
+        route = self._edge.route(sender, letter.topic, action_on(letter.topic))
         return self._edge.admit(route, letter.raw, letter.received_at, message_id=fallback_id)
 
     def message_id(self, digest: bytes) -> str:

@@ -141,6 +141,15 @@ def _device_channel(rest: list[str]) -> str | None:
     return None
 
 
+def action_on(topic: str) -> str:
+    """The right that sending to a topic takes: ``command`` for command requests, else ``publish``.
+
+    Raises TopicInvalid.
+    """
+    place = parse_topic(topic)
+    return "command" if place.channel == "commands" and topic.endswith("/request") else "publish"
+
+
 class TopicFilter(NamedTuple):
     """A filter inside one domain: literal levels, ``+`` for one level, a last ``#`` for this level and all below."""
 
