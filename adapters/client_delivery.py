@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..entities.cursor import Cursor
 from ..entities.position import Partition, Position
@@ -13,14 +13,17 @@ from ..use_cases.work import Handout
 from . import cursor as cursors
 from .envelope import browser_safe
 
+if TYPE_CHECKING:
+    from .client_listening import Listening
+
 FRAME_BYTES: Final = 512 * 1024
 
 
 class Piece(NamedTuple):
-    """Joined envelopes that go into one frame. ``end``: the position after them; ``last`` marks the batch's last."""
+    """Joined envelopes that go into one frame. ``ends``: the position of each; ``last`` marks the batch's last piece."""
 
     body: bytes
-    end: Position
+    ends: tuple[Position, ...]
     last: bool
 
 
@@ -32,15 +35,20 @@ class ClientDeliveryAdapter:
         self._key = key
         self._vectors: dict[tuple[str, frozenset[str]], tuple[int, bytes]] = {}
 
-    def frames(self, batch: Batch, reader: Reader, head: bytes, scope: str, exact: bool) -> Iterator[bytes]:
-        """The frames for one client. ``head``: the constant beginning, up to and including ``"cursor":``."""
+    def frames(self, batch: Batch, reader: Reader, form: Listening, exact: bool) -> Iterator[bytes]:
+        """The frames for one client."""
+        scope = form.scope
         for piece in self._pieces(batch, exact):
-            cursor = self.cursor(reader, scope) if piece.last else self._midway(batch, reader, piece.end, scope)
-            shown = b"null" if cursor is None else b'"' + cursor.encode() + b'"'
-            yield b"".join((head, shown, b',"messages":[', piece.body, b"]}"))
+            at_end = self.cursor(reader, scope) if piece.last else self._midway(batch, reader, piece.ends[-1], scope)
+            parts = [form.head, _shown(at_end), b',"messages":[', piece.body]
+            if form.each:
+                inner = [_shown(self._midway(batch, reader, end, scope)) for end in piece.ends[:-1]]
+                parts += (b'],"cursors":[', b",".join((*inner, _shown(at_end))))
+            parts.append(b"]}")
+            yield b"".join(parts)
 
     def _midway(self, batch: Batch, reader: Reader, end: Position, scope: str) -> str | None:
-        """The cursor after a piece that is not its batch's last one."""
+        """The cursor after a message that is not its batch's last one."""
         positions = reader.held if batch.values else reader.positions()
         if positions is None:
             return None
@@ -52,20 +60,20 @@ class ClientDeliveryAdapter:
             return pieces
         pieces = []
         bodies: list[bytes] = []
+        ends: list[Position] = []
         size = 0
-        end = batch.end
         for entry in batch.entries:
             body = entry.record.body
             if not body:
                 continue
             if size and size + len(body) > FRAME_BYTES:
-                pieces.append(Piece(b",".join(bodies), end, False))
-                bodies, size = [], 0
+                pieces.append(Piece(b",".join(bodies), tuple(ends), False))
+                bodies, ends, size = [], [], 0
             bodies.append(body if exact else browser_safe(body))
+            ends.append(entry.position)
             size += len(body)
-            end = entry.position
         if bodies:
-            pieces.append(Piece(b",".join(bodies), batch.end, True))
+            pieces.append(Piece(b",".join(bodies), tuple(ends), True))
         batch.encoded[exact] = pieces
         return pieces
 
@@ -111,3 +119,7 @@ class ClientDeliveryAdapter:
             size += len(shown)
         if items:
             yield b"".join((head, b",".join(items), b"]}"))
+
+
+def _shown(cursor: str | None) -> bytes:
+    return b"null" if cursor is None else b'"%b"' % cursor.encode()

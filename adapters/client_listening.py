@@ -38,13 +38,18 @@ class Outbox(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Listening:
-    """A subscription by its ``name``. ``held``: deliveries that the client has not acknowledged, ``credit`` at most."""
+    """A subscription by its ``name``.
+
+    ``each``: the client wants a cursor with each message. ``held``: deliveries that it has not acknowledged, ``credit``
+    at most.
+    """
 
     name: str
     scope: str
     subscription: Subscription
     head: bytes
     credit: int
+    each: bool = False
     reader: Reader | None = None
     member: Member | None = None
     task: asyncio.Task[None] | None = None

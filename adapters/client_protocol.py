@@ -44,6 +44,7 @@ class Subscribe(_Request):
     start: str = Field(default="live", alias="from")
     policy: Literal["complete", "latest"] = "complete"
     max_rate: float = Field(default=0.0, ge=0, le=1e6, alias="maxRate")
+    cursors: Literal["frame", "message"] = "frame"
     group: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")
     credit: int = Field(default=100, ge=1, le=1000, description="Unacknowledged deliveries at once, with a group")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ..entities.cursor import scope_of
@@ -17,19 +16,13 @@ from ..entities.position import Gap
 from ..entities.principal import Principal
 from ..entities.subscription import Start, Subscription
 from ..entities.topic import parse_filter
-from ..use_cases.authenticate import Authenticate
 from ..use_cases.feed import Batch
-from ..use_cases.ports.clock import Clock
-from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.rate_limit import RateLimit
 from ..use_cases.reader import Reader
-from ..use_cases.subscribe import MessageSubscriptionUseCase
-from ..use_cases.work import Member, WorkQueueUseCase
+from ..use_cases.work import Member
 from . import client_protocol as protocol
-from .client_delivery import ClientDeliveryAdapter
 from .client_listening import Listening, Outbox
 from .client_publishing import ClientPublishing
-from .edge import Edge
+from .client_use_cases import ClientUseCases
 from .timestamps import iso
 
 CURSOR_NOTICE_S: Final = 30.0
@@ -38,20 +31,6 @@ MAX_SUBSCRIPTIONS: Final = 1_000
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
 CLOSE_TOO_FAST: Final = 4429
-
-
-@dataclass(frozen=True, slots=True)
-class ClientUseCases:
-    """What a client can reach."""
-
-    authenticate: Authenticate
-    subscribe: MessageSubscriptionUseCase
-    publish: MessagePublishUseCase
-    work: WorkQueueUseCase
-    edge: Edge
-    delivery: ClientDeliveryAdapter
-    clock: Clock
-    rates: RateLimit
 
 
 class ClientSession:
@@ -166,7 +145,7 @@ class ClientSession:
         start = self._start(request.start, scope)
         subscription = Subscription(filters, start, request.policy, request.max_rate)
         head = b'{"type":"messages","subscription":"%s","cursor":' % name.encode()
-        return Listening(name, scope, subscription, head, credit=request.credit)
+        return Listening(name, scope, subscription, head, request.credit, request.cursors == "message")
 
     def _start(self, text: str, scope: str) -> Start:
         if text in ("live", "latest", "earliest"):
@@ -219,9 +198,9 @@ class ClientSession:
         listening = self._listening.get(request.subscription)
         if listening is None or listening.member is None:
             raise RequestInvalid(f"{request.subscription[:40]!a} is no group subscription of this connection")
-        held = [token for token in request.deliveries if token in listening.held]
-        count = await listening.member.acknowledge(held, request.retry_in) if held else 0
-        listening.held.difference_update(held)
+        # Also what an earlier connection was handed: a member that had to reconnect has done the work all the same.
+        count = await listening.member.acknowledge(list(dict.fromkeys(request.deliveries)), request.retry_in)
+        listening.held.difference_update(request.deliveries)
         listening.room.set()
         self._answer(protocol.ok(request.ref, acknowledged=count))
 
@@ -251,7 +230,7 @@ class ClientSession:
         if listening is None:
             return False
         write = self._outbox.write
-        for frame in self._use.delivery.frames(batch, reader, listening.head, listening.scope, self._exact):
+        for frame in self._use.delivery.frames(batch, reader, listening, self._exact):
             write(frame)
         listening.knows_cursor = not reader.stale
         listening.told_cursor_at = asyncio.get_running_loop().time()

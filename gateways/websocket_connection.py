@@ -11,7 +11,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from ..adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession, ClientUseCases
+from ..adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession
+from ..adapters.client_use_cases import ClientUseCases
 from ..entities.principal import Principal
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from dependency_injector import containers, providers
 
 from .adapters.client_delivery import ClientDeliveryAdapter
-from .adapters.client_session import ClientUseCases
+from .adapters.client_use_cases import ClientUseCases
 from .adapters.edge import Edge
 from .adapters.poison import poison_letters
 from .adapters.tokens import JsonWebTokens

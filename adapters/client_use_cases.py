@@ -1,0 +1,28 @@
+"""What a client of the client protocol can reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..use_cases.authenticate import Authenticate
+from ..use_cases.ports.clock import Clock
+from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.rate_limit import RateLimit
+from ..use_cases.subscribe import MessageSubscriptionUseCase
+from ..use_cases.work import WorkQueueUseCase
+from .client_delivery import ClientDeliveryAdapter
+from .edge import Edge
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUseCases:
+    """The use cases behind a client's requests, and what translates them; shared by all clients."""
+
+    authenticate: Authenticate
+    subscribe: MessageSubscriptionUseCase
+    publish: MessagePublishUseCase
+    work: WorkQueueUseCase
+    edge: Edge
+    delivery: ClientDeliveryAdapter
+    clock: Clock
+    rates: RateLimit
