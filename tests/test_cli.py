@@ -1,0 +1,199 @@
+"""The command line as its users meet it: real processes, a real MQTT client, and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import iotsphere
+
+from .support.gateway import ROOT, Gateway
+
+COMMANDS = (
+    "up", "run", "token", "publish", "tail", "ledger", "trace", "device add", "device list", "device remove",
+    "dead-letters list", "dead-letters show", "dead-letters redrive", "dead-letters discard",
+)  # fmt: skip
+
+
+async def iotsphere_command(*words: str, expect: int = 0, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200", "NO_COLOR": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "iotsphere", *words,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=cwd,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == expect, f"{words} ended with {process.returncode}: {out.decode()}{err.decode()}"
+    return out.decode() if expect == 0 else err.decode()
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    running = Gateway(tmp_path / "data")
+    await running.start()
+    try:
+        yield running
+    finally:
+        if running._process is not None:
+            await running.terminate()
+
+
+async def test_version() -> None:
+    assert await iotsphere_command("--version") == f"iotsphere {iotsphere.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_every_command_explains_itself(command: str) -> None:
+    told = await iotsphere_command(*command.split(), "--help")
+    assert "Usage:" in told
+
+
+async def mosquitto_pub(gateway: Gateway, credential: dict[str, str], metric: str, payload: str) -> None:
+    program = shutil.which("mosquitto_pub")
+    assert program, "make test installs mosquitto-clients"
+    host, port = gateway.mqtt
+    process = await asyncio.create_subprocess_exec(
+        program, "-h", host, "-p", str(port), "-u", credential["username"], "-P", credential["password"],
+        "-t", f"iotsphere/devices/{credential['device_id']}/telemetry/{metric}", "-m", payload, "-q", "1", "-V", "5",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0, out.decode()
+
+
+def envelopes(lines: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+async def test_from_a_device_to_the_terminal_and_across_a_restart(gateway: Gateway) -> None:
+    data = str(gateway.data)
+    added = json.loads(await iotsphere_command("device", "add", "sensor-1", "--data", data, "--json"))
+    assert set(added) == {"device_id", "username", "password"}
+    assert added["device_id"] == "sensor-1"
+    await mosquitto_pub(gateway, added, "temperature", "21.5")
+    await mosquitto_pub(gateway, added, "temperature", "21,5")
+    told = await iotsphere_command(
+        "tail", "iotsphere/devices/+/telemetry/#", "--from", "earliest", "--count", "1", "--data", data, "--json"
+    )
+    [message] = envelopes(told)
+    assert message["payload"] == {"value": 21.5}
+    assert message["metadata"]["topic"] == "iotsphere/devices/sensor-1/telemetry/temperature"
+    assert message["metadata"]["source"] == "sensor-1"
+
+    [letter] = envelopes(await iotsphere_command("dead-letters", "list", "--data", data, "--json"))
+    assert letter["reason"] == "payload_not_json"
+    shown = json.loads(await iotsphere_command("dead-letters", "show", letter["id"], "--data", data))
+    assert shown["topic"] == "iotsphere/devices/sensor-1/telemetry/temperature"
+    await iotsphere_command("dead-letters", "discard", letter["id"], "--data", data)
+
+    trace = json.loads(await iotsphere_command("trace", message["metadata"]["messageId"], "--data", data))
+    assert trace["topic"] == message["metadata"]["topic"]
+
+    ledger = json.loads(await iotsphere_command("ledger", "--data", data, "--json"))
+    assert ledger["readers"]
+    assert all(row["imbalance"] == 0 for row in ledger["readers"])
+
+    assert await gateway.terminate() == 0
+    await gateway.start()
+    again = await iotsphere_command(
+        "tail", "iotsphere/devices/+/telemetry/#", "--from", "latest", "--count", "1", "--data", data, "--json"
+    )
+    assert envelopes(again) == [message]
+    await mosquitto_pub(gateway, added, "temperature", "22")
+    newer = await iotsphere_command(
+        "tail", "iotsphere/devices/sensor-1/#", "--from", "earliest", "--count", "5", "--data", data, "--json"
+    )
+    values = [m["payload"]["value"] for m in envelopes(newer) if m["metadata"]["topic"].endswith("temperature")]
+    assert values == [21.5, 22]
+
+
+async def test_publish_and_token(gateway: Gateway) -> None:
+    data = str(gateway.data)
+    topic = "iotsphere/system/status"
+    receipt = json.loads(await iotsphere_command("publish", topic, '{"state":"fine"}', "--data", data, "--json"))
+    issued = json.loads(
+        await iotsphere_command(
+            "token", "user:ann", "--grant", "subscribe:iotsphere/system/#", "--data", data, "--json"
+        )
+    )
+    told = await iotsphere_command(
+        "tail",
+        topic,
+        "--from",
+        "earliest",
+        "--count",
+        "1",
+        "--url",
+        gateway.websocket,
+        "--token",
+        issued["token"],
+        "--json",
+    )
+    [message] = envelopes(told)
+    assert message["metadata"]["messageId"] == receipt["message_id"]
+    assert message["payload"] == {"state": "fine"}
+    refusal = await iotsphere_command(
+        "tail", "iotsphere/devices/#", "--count", "1", "--url", gateway.websocket, "--token", issued["token"], expect=2
+    )
+    assert refusal.startswith("forbidden: ")
+    refusal = await iotsphere_command(
+        "publish", topic, "1", "--url", gateway.websocket, "--token", issued["token"], expect=2
+    )
+    assert refusal.startswith("forbidden: ")
+
+
+async def test_devices_are_listed_and_removed(gateway: Gateway) -> None:
+    data = str(gateway.data)
+    for device in ("b", "a"):
+        await iotsphere_command("device", "add", device, "--data", data)
+    assert await iotsphere_command("device", "list", "--data", data) == "a\nb\n"
+    assert (await iotsphere_command("device", "add", "A", "--data", data, expect=2)).startswith("conflict: ")
+    await iotsphere_command("device", "remove", "a", "--data", data)
+    assert await iotsphere_command("device", "list", "--data", data) == "b\n"
+    assert (await iotsphere_command("device", "remove", "a", "--data", data, expect=2)).startswith("not_found: ")
+
+
+async def test_secrets_are_private_and_a_public_file_is_refused(gateway: Gateway) -> None:
+    secrets = gateway.data / "secrets.json"
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
+    await gateway.terminate()
+    secrets.chmod(0o644)
+    told = await iotsphere_command("device", "list", "--data", str(gateway.data), expect=2)
+    assert "chmod 600" in told
+    secrets.chmod(0o600)
+
+
+async def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
+    told = await iotsphere_command("tail", "iotsphere/#", "--data", str(tmp_path), expect=1)
+    assert "iotsphere up" in told
+
+
+async def test_a_second_gateway_on_the_same_data_is_refused(gateway: Gateway) -> None:
+    told = await iotsphere_command(
+        "up", "--data", str(gateway.data), "--mqtt", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--http", "127.0.0.1:0",
+        expect=1,
+    )  # fmt: skip
+    assert "another process" in told
+
+
+async def test_a_port_in_use_is_named(gateway: Gateway, tmp_path: Path) -> None:
+    host, port = gateway.mqtt
+    told = await iotsphere_command("up", "--data", str(tmp_path / "other"), "--mqtt", f"{host}:{port}", expect=2)
+    assert f"{host}:{port}" in told
+    assert "--mqtt" in told
+
+
+@pytest.mark.parametrize("words", [("run", "cook"), ("up", "--log", "mongodb://x"), ("up", "--mqtt", "nowhere")])
+async def test_bad_words_are_refused_with_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
+    told = await iotsphere_command(*words, "--data", str(tmp_path), expect=2)
+    assert told.startswith("request_invalid: ")
