@@ -1,0 +1,43 @@
+"""What the gateway tells a device about itself: its presence, and what became of its messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from ..entities.message import Record
+from ..entities.position import Gap
+from ..use_cases.presence import State
+from .alerts import gateway_principal
+from .client_protocol import gap_facts
+from .dead_letter import printable
+from .edge import Edge
+from .timestamps import iso
+
+MESSAGES_MISSED: Final = "messages_missed"
+
+
+def presence_record(edge: Edge, domain: str, device_id: str, state: State, now: int) -> Record:
+    """The retained message on ``{domain}/devices/{device_id}/presence``."""
+    route = edge.route(gateway_principal(domain), f"{domain}/devices/{device_id}/presence")
+    payload = {
+        "state": state.state,
+        "since": iso(state.since),
+        "sessionEpoch": state.epoch,
+        "reason": state.reason,
+    }
+    return edge.admit(route, orjson.dumps(payload), now, retain=True)
+
+
+def refusal_record(edge: Edge, domain: str, device_id: str, facts: dict[str, object], now: int) -> Record:
+    """A message on ``{domain}/devices/{device_id}/errors``: what was refused, why, and what to do."""
+    route = edge.route(gateway_principal(domain), f"{domain}/devices/{device_id}/errors")
+    shown = {name: printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    return edge.admit(route, orjson.dumps(shown), now)
+
+
+def missed_record(edge: Edge, device_id: str, gap: Gap, now: int) -> Record:
+    """A message on the device's errors topic: which messages it can no longer get."""
+    domain = gap.partition.domain
+    return refusal_record(edge, domain, device_id, {"error": MESSAGES_MISSED, "missed": gap_facts(gap)}, now)

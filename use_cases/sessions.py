@@ -1,0 +1,235 @@
+"""Persistent sessions: what a client that comes back finds again, kept as a few filters and a cursor in the log.
+
+A session's offline queue is the log itself: the session is a registered reader, so retention waits for it, and its
+committed position is the lowest message that the client has not acknowledged. Filters, and the packet ids that were
+under way at a goodbye, lie beside it in a document. A session that ends is forgotten by both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ..entities.errors import Conflict
+from ..entities.position import Partition, Position
+from ..entities.principal import Principal
+from ..entities.topic import TopicFilter, parse_filter
+from .ports.clock import Clock
+from .ports.documents import Document, Documents
+from .ports.message_log import MessageLog, Tally
+
+COLLECTION: Final = "sessions"
+READERS: Final = "mqtt"
+PAGE: Final = 500
+ATTEMPTS: Final = 5
+
+
+class Wanted(NamedTuple):
+    """One filter of a session. ``since``: it selects only what lies after these positions, where any is given."""
+
+    filter: TopicFilter
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+    since: Mapping[Partition, Position] = {}
+
+
+class UnderWay(NamedTuple):
+    """A message that was sent and not acknowledged, with the packet id under which it has to be sent again."""
+
+    packet_id: int
+    partition: Partition
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a session holds. ``positions``: committed; ``sent``: how far messages were sent before the goodbye.
+
+    What lies between the two and is not ``under_way`` is with the client already.
+    """
+
+    wanted: tuple[Wanted, ...] = ()
+    positions: Mapping[Partition, Position] = field(default_factory=dict)
+    sent: Mapping[Partition, Position] = field(default_factory=dict)
+    under_way: tuple[UnderWay, ...] = ()
+
+
+@dataclass(slots=True)
+class Hold:
+    """A connection's hold on its session. ``expiry``: seconds that the session outlives it; 0 = not at all."""
+
+    key: str
+    reader: str
+    expiry: int
+    version: int = 0
+    committed: dict[Partition, Position] = field(default_factory=dict)
+
+
+class Sessions:
+    """Opens, saves and ends sessions. ``node``: this process's name, the same after its restart.
+
+    All methods raise LogUnavailable. A Conflict says that another connection of the same client has the session now.
+    """
+
+    def __init__(self, documents: Documents, log: MessageLog, clock: Clock, node: str = "gateway") -> None:
+        self._documents = documents
+        self._log = log
+        self._clock = clock
+        self._node = node
+
+    async def open(self, principal: Principal, client_id: str, clean: bool, expiry: int) -> tuple[Hold, Kept | None]:
+        """Take the client's session over, or begin a new one (None). ``clean``: an old one is to end first."""
+        key = f"{principal.identity}/{client_id}"
+        hold = Hold(key, f"{principal.domain}/{READERS}/{principal.kind}/{principal.name}/{client_id}", expiry)
+        for attempt in range(ATTEMPTS):
+            document = await self._documents.get(COLLECTION, key)
+            if document is not None and (clean or self._is_over(document)):
+                await self._end(document.key, hold.reader)
+                document = None
+            if document is None and not expiry:
+                return hold, None
+            kept = _read(principal.domain, document.value) if document is not None else None
+            try:
+                await self._put(hold, Kept(kept.wanted) if kept else Kept(), document.version if document else 0)
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            if kept is None:
+                return hold, None
+            progress = await self._log.committed(hold.reader)
+            hold.committed = {partition: part.position for partition, part in progress.items()}
+            return hold, Kept(kept.wanted, dict(hold.committed), kept.sent, kept.under_way)
+        raise AssertionError("unreachable")
+
+    async def subscribe(self, hold: Hold, wanted: Iterable[Wanted], positions: Mapping[Partition, Position]) -> None:
+        """Remember the session's filters, and let retention wait from ``positions`` on in their partitions.
+
+        Partitions that no filter selects any more are let go. Raises Conflict.
+        """
+        if not hold.expiry:
+            return
+        gone = hold.committed.keys() - positions.keys()
+        if gone:
+            await self._log.forget(hold.reader)
+            hold.committed = {p: position for p, position in hold.committed.items() if p not in gone}
+        starts = {**positions, **hold.committed}
+        if starts:
+            await self._log.register(hold.reader, starts)
+            hold.committed = {p: part.position for p, part in (await self._log.committed(hold.reader)).items()}
+        await self._put(hold, Kept(tuple(wanted)), hold.version)
+
+    async def commit(
+        self, hold: Hold, positions: Mapping[Partition, Position], tallies: Mapping[Partition, Tally]
+    ) -> None:
+        """Move the cursor; ``tallies`` says what of it was not applied. Messages of other topics count as applied."""
+        progress: dict[Partition, tuple[Position, Tally]] = {}
+        for partition, position in positions.items():
+            before = hold.committed.get(partition)
+            if before is not None and position > before:
+                tally = tallies.get(partition, Tally())
+                other = sum(tally) - tally.applied
+                progress[partition] = position, tally._replace(applied=max(0, position.offset - before.offset - other))
+        if progress:
+            await self._log.commit(hold.reader, progress)
+            hold.committed.update((partition, moved[0]) for partition, moved in progress.items())
+
+    async def leave(self, hold: Hold, kept: Kept) -> None:
+        """Save the session at the end of its connection, or end it when it does not outlive that. Raises Conflict."""
+        if hold.expiry:
+            await self._put(hold, kept, hold.version, left_at=self._clock.now())
+        elif hold.version:
+            await self._end(hold.key, hold.reader)
+
+    async def recover(self) -> int:
+        """After a crash: begin the expiry of sessions that this process held. Returns how many.
+
+        Readers that a crash left without their session are forgotten.
+        """
+        found = 0
+        known: set[str] = set()
+        async for document in self._all():
+            known.add(document.key)
+            value = json.loads(document.value)
+            if value["leftAt"] is None and value["node"] == self._node:
+                value["leftAt"] = self._clock.now()
+                await self._documents.put(COLLECTION, document.key, json.dumps(value).encode(), document.version)
+                found += 1
+        for domain in self._log.domains():
+            for reader in await self._log.readers(domain):
+                _, family, rest = (*reader.split("/", 2), "", "")[:3]
+                key = f"{domain}/{rest}"
+                if family == READERS and key not in known and await self._documents.get(COLLECTION, key) is None:
+                    await self._log.forget(reader)
+        return found
+
+    async def expire(self) -> int:
+        """End every session whose time is over. Returns how many."""
+        ended = 0
+        async for document in self._all():
+            if self._is_over(document):
+                domain, rest = document.key.split("/", 1)
+                await self._end(document.key, f"{domain}/{READERS}/{rest}")
+                ended += 1
+        return ended
+
+    async def _all(self) -> AsyncIterator[Document]:
+        after = ""
+        while page := await self._documents.scan(COLLECTION, after=after, limit=PAGE):
+            for document in page:
+                yield document
+            after = page[-1].key
+
+    def _is_over(self, document: Document) -> bool:
+        value = json.loads(document.value)
+        left_at = value["leftAt"]
+        return left_at is not None and left_at + value["expiry"] * 1000 <= self._clock.now()
+
+    async def _put(self, hold: Hold, kept: Kept, expected: int, left_at: int | None = None) -> None:
+        value = json.dumps({"node": self._node, "leftAt": left_at, "expiry": hold.expiry, **_write(kept)}).encode()
+        hold.version = await self._documents.put(COLLECTION, hold.key, value, expected)
+
+    async def _end(self, key: str, reader: str) -> None:
+        # The document goes first: a crash in between leaves a reader that ``recover`` finds, not a queue that has lost
+        # its place.
+        await self._documents.delete(COLLECTION, key)
+        await self._log.forget(reader)
+
+
+def _write(kept: Kept) -> dict[str, object]:
+    return {
+        "filters": [
+            [w.filter.text, w.qos, w.no_local, w.retain_as_published, w.identifier, _places(w.since)]
+            for w in kept.wanted
+        ],
+        "sent": _places(kept.sent),
+        "underWay": [[u.packet_id, u.partition.channel, u.partition.number, *u.position] for u in kept.under_way],
+    }
+
+
+def _places(positions: Mapping[Partition, Position]) -> list[list[object]]:
+    return [[p.channel, p.number, *position] for p, position in positions.items()]
+
+
+def _read(domain: str, stored: bytes) -> Kept:
+    value = json.loads(stored)
+    return Kept(
+        tuple(
+            Wanted(parse_filter(text), qos, no_local, as_published, identifier, _positions(domain, since))
+            for text, qos, no_local, as_published, identifier, since in value["filters"]
+        ),
+        {},
+        _positions(domain, value["sent"]),
+        tuple(
+            UnderWay(packet_id, Partition(domain, channel, number), Position(epoch, offset))
+            for packet_id, channel, number, epoch, offset in value["underWay"]
+        ),
+    )
+
+
+def _positions(domain: str, places: Iterable[tuple[str, int, int, int]]) -> dict[Partition, Position]:
+    return {Partition(domain, channel, number): Position(epoch, offset) for channel, number, epoch, offset in places}
