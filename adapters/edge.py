@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from ..entities.errors import Forbidden, IotSphereError, MessageRefused, Unauthenticated
+from ..entities.errors import Forbidden, IotSphereError, MessageRefused
 from ..entities.message import MAX_PAYLOAD_BYTES, VERSION, Record
 from ..entities.position import Partition, partition_index
 from ..entities.principal import Principal
@@ -21,9 +21,9 @@ from ..entities.topic import Topic, parse_topic
 from ..use_cases.ports.clock import Clock
 from . import dead_letter as letters
 from .claims import Claims, check_id, read_claims, stated_id
-from .message_id import MessageIds, derived
+from .message_id import MessageIds, derived, is_message_id
 from .payload import Payload, of_value, read, too_large
-from .timestamps import CLOCK_UNTRUSTED, Stamp, iso, iso_bytes, judge, read_time
+from .timestamps import CLOCK_UNTRUSTED, Stamp, iso, iso_bytes, judge, read_time, within_years
 
 TIME_KEYS: Final = ("timestamp", "ts", "time", "Time")
 _TIME_KEYS: Final = frozenset(TIME_KEYS)
@@ -64,11 +64,11 @@ class Edge:
     def route(self, principal: Principal, topic: str, action: str = "publish") -> Route:
         """Check that the principal may act on the topic, and prepare what its messages share.
 
-        Raises TopicInvalid, Forbidden, Unauthenticated (its credential has expired) and UnknownDomain.
+        Raises TopicInvalid, Forbidden (no grant, or the credential has expired) and UnknownDomain.
         """
         place = parse_topic(topic)
         if principal.expires_at and principal.expires_at <= self._clock.now():
-            raise Unauthenticated("the credential has expired: get a new one and connect again")
+            raise Forbidden("the credential has expired: get a new one and connect again")
         if place.domain != principal.domain or not principal.may(action, topic):
             raise Forbidden(f"{principal.kind} {principal.name!a} may not {action} on {topic!a}: ask for a grant")
         return self._route(place, principal.name)
@@ -94,11 +94,14 @@ class Edge:
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(payload))
             value, text = content = read(payload, content_type)
+            # Numbers may grow when they are written anew: 1e9 becomes 1000000000.0.
+            if len(text) > MAX_PAYLOAD_BYTES:
+                raise too_large(len(text))
             enveloped = "metadata" in value and "payload" in value and len(value) == 2
             if enveloped or message_id or expires_at or correlation_id or content_type:
                 given = Claims(
                     message_id=check_id(message_id, "the message id"),
-                    expires_at=expires_at,
+                    expires_at=within_years(expires_at) if expires_at else 0,
                     correlation_id=check_id(correlation_id, "the correlation id"),
                     content_type=content_type,
                 )
@@ -107,7 +110,8 @@ class Edge:
                 stamp = _stamp_of(route, value, received_at)
                 return self._compose(route, content, received_at, stamp, given, retain=retain)
         except MessageRefused as error:
-            error.facts.setdefault("message_id", message_id)
+            if message_id is not None and is_message_id(message_id):
+                error.facts.setdefault("message_id", message_id)
             raise
         if route.timed and not _TIME_KEYS.isdisjoint(value):
             stamp = _stamp_of(route, value, received_at)
@@ -180,7 +184,8 @@ class Edge:
             stamp = Stamp(received_at) if claims.time is None else judge(claims.time, received_at)
             return self._compose(route, of_value(value["payload"]), received_at, stamp, claims, retain=retain)
         except MessageRefused as error:
-            error.facts["message_id"] = stated_id(metadata) or given.message_id
+            if (stated := stated_id(metadata)) is not None:
+                error.facts["message_id"] = stated
             raise
 
     def _compose(
@@ -242,7 +247,7 @@ def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp
         reading = read_time(found)
         if reading is not None:
             return judge(reading, received_at)
-        stated = stated or isinstance(found, str | int | float)
+        stated = stated or (isinstance(found, str | int | float) and not isinstance(found, bool))
     # A time that cannot be read stays where it is, as data.
     return Stamp(received_at, CLOCK_UNTRUSTED) if stated else Stamp(received_at)
 

@@ -8,15 +8,26 @@ value becomes ``value``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import orjson
 
 from ..entities.errors import MessageRefused
-from ..entities.message import MAX_JSON_DEPTH, MAX_PAYLOAD_BYTES, MAX_SAMPLES
-from .strict_json import check_utf8, fraction, integer, is_not_finite, key_fault, not_finite, scan
+from ..entities.message import MAX_PAYLOAD_BYTES, MAX_SAMPLES
+from .strict_json import (
+    decode,
+    first_bad_key,
+    integer,
+    is_not_finite,
+    key_not_allowed,
+    not_finite,
+    parse,
+    real,
+    survey,
+    too_deep,
+)
 
 _PLAIN_NUMBER: Final = re.compile(rb"[ \t\r\n]*+([+-]?[0-9]++)((?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)[ \t\r\n]*+\Z")
 _NUMBER_STARTS: Final = frozenset(bytes((byte,)) for byte in b"+-0123456789 \t\r\n")
@@ -31,9 +42,8 @@ _LONG_RUN: Final = b"0" * 19
 _NEGATIVE_ZERO: Final = re.compile(rb"-0\.0(?![0-9])")
 _QUOTE, _BRACE, _BACKSLASH, _MINUS = b'"{\\-'
 
-# Keys that passed the key rules before. Bounded; hostile keys can only make it start anew.
-_GOOD_KEYS: Final[set[str]] = set()
-_MAX_GOOD_KEYS: Final = 8_192
+# A text up to this length cannot hold too many samples.
+_SHORT: Final = 2 * MAX_SAMPLES
 
 
 class Payload(NamedTuple):
@@ -59,44 +69,59 @@ def canonical(raw: bytes, content_type: str | None = None) -> bytes:
 def read_json(raw: bytes) -> Payload:
     """Read a plain number or any JSON value.
 
-    The usual payload is proven good without a scan of our own: each text of the input is still there (so no key was
-    given twice), no digit run is long enough for an integer beyond 64 bits, the keys are known. All else is scanned.
+    The usual payload is proven good by a fast parser and a few counts: each text of the input is still there (so no
+    key was given twice), no digit run is long enough for an integer beyond 64 bits. All else is parsed exactly.
     """
     if raw[:1] in _NUMBER_STARTS and (number := _number(raw)) is not None:
         return number
     try:
         parsed = orjson.loads(raw)
-        value, quotes = wrap(parsed)
+        value, quotes = (parsed, 0) if type(parsed) is dict else (wrap(parsed), 2)
         text = orjson.dumps(value)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return scan_json(raw)
+        return read_exactly(raw)
     shape = raw.translate(_SHAPE)
     if (
         raw.count(_QUOTE) + quotes == text.count(_QUOTE)
         and shape.find(_LONG_RUN) < 0
         and (_BACKSLASH not in raw or (raw.find(b'\\"') < 0 and raw.find(b"u0022") < 0))
         and (_MINUS not in text or text.find(b"-0.0") < 0 or _NEGATIVE_ZERO.search(text) is None)
-        and (_keys_are_good(value) if shape.count(_BRACE) < 2 else _tree_is_good(parsed))
+        and (first_bad_key(value) is None if shape.count(_BRACE) < 2 else survey(parsed) == (False, None))
     ):
-        return _limited(value, text)
-    return scan_json(raw)
+        return Payload(value, text) if len(text) <= _SHORT else _limited(value, text)
+    return read_exactly(raw)
 
 
-def scan_json(raw: bytes) -> Payload:
-    """As ``read_json``, without its shortcuts: exact about what is refused and where."""
-    check_utf8(raw)
+def read_exactly(raw: bytes) -> Payload:
+    """As ``read_json``, without its shortcuts: exact about what is refused and why."""
+    text = decode(raw)
     number = _number(raw)
-    return of_value(scan(raw)) if number is None else number
+    if number is not None:
+        return number
+    parsed = parse(text)
+    deep, bad_key = survey(parsed)
+    if deep:
+        raise too_deep()
+    try:
+        content = of_value(parsed)
+    except orjson.JSONEncodeError as error:
+        raise MessageRefused(
+            "a text in the payload holds half of a surrogate pair: escape the whole character, or send it as UTF-8",
+            code="invalid_string",
+        ) from error
+    if bad_key is not None:
+        raise key_not_allowed(bad_key)
+    return content
 
 
 def read_number(raw: bytes) -> Payload:
     """Read a plain number, and nothing else."""
-    check_utf8(raw)
+    text = decode(raw)
     number = _number(raw)
     if number is not None:
         return number
-    if is_not_finite(raw.strip()):
-        raise not_finite(0)
+    if is_not_finite(text.strip()):
+        raise not_finite(text.strip())
     raise MessageRefused(
         "a text/plain payload must be one number such as 21.5: leave the unit out, or send JSON",
         code="payload_not_json",
@@ -105,17 +130,15 @@ def read_number(raw: bytes) -> Payload:
 
 def of_value(parsed: object) -> Payload:
     """The payload of a value that is known to be good, such as the inner one of an envelope."""
-    value, _ = wrap(parsed)
+    value = wrap(parsed)
     return _limited(value, orjson.dumps(value))
 
 
-def wrap(parsed: object) -> tuple[dict[str, object], int]:
-    """Make any JSON value an object, and tell how many double quotes that adds to its text."""
+def wrap(parsed: object) -> dict[str, object]:
+    """Make any JSON value an object: an array is its ``samples``, any other its ``value``."""
     if type(parsed) is dict:
-        return parsed, 0
-    if type(parsed) is list:
-        return {"samples": parsed}, 2
-    return {"value": parsed}, 2
+        return parsed
+    return {"samples" if type(parsed) is list else "value": parsed}
 
 
 CODECS: Final[Mapping[str, Decoder]] = {
@@ -147,19 +170,16 @@ def _number(raw: bytes) -> Payload | None:
     if found is None:
         return None
     whole, rest = found.groups()
-    return of_value(fraction(whole + rest, found.start(1)) if rest else integer(whole, found.start(1)))
+    return of_value(real((whole + rest).decode()) if rest else integer(whole.decode()))
 
 
 def _limited(value: dict[str, object], text: bytes) -> Payload:
-    if len(text) > 2 * MAX_SAMPLES:  # too short for so many samples otherwise
+    if len(text) > _SHORT:
         samples = value.get("samples")
         if isinstance(samples, list) and len(samples) > MAX_SAMPLES:
             raise MessageRefused(
                 f"{len(samples)} samples in one message, {MAX_SAMPLES} are allowed: split it", code="schema_violation"
             )
-        # Numbers may grow when they are written anew: 1e9 becomes 1000000000.0.
-        if len(text) > MAX_PAYLOAD_BYTES:
-            raise too_large(len(text))
     return Payload(value, text)
 
 
@@ -170,33 +190,3 @@ def too_large(size: int) -> MessageRefused:
         code="payload_too_large",
         size=size,
     )
-
-
-def _keys_are_good(keys: Iterable[str]) -> bool:
-    if _GOOD_KEYS.issuperset(keys):
-        return True
-    for key in keys:
-        if key not in _GOOD_KEYS:
-            if key_fault(key) is not None:
-                return False
-            if len(_GOOD_KEYS) >= _MAX_GOOD_KEYS:
-                _GOOD_KEYS.clear()
-            _GOOD_KEYS.add(key)
-    return True
-
-
-def _tree_is_good(parsed: object) -> bool:
-    level = [parsed]
-    for _ in range(MAX_JSON_DEPTH):
-        below: list[object] = []
-        for container in level:
-            if type(container) is dict:
-                if not _keys_are_good(container):
-                    return False
-                below.extend(item for item in container.values() if type(item) is dict or type(item) is list)
-            elif type(container) is list:
-                below.extend(item for item in container if type(item) is dict or type(item) is list)
-        if not below:
-            return True
-        level = below
-    return False

@@ -46,6 +46,11 @@ class Stamp(NamedTuple):
     observed: int | None = None
 
 
+def within_years(time: int) -> int:
+    """The nearest time (ms) that an ISO-8601 text of four year digits can name."""
+    return min(max(time, _EARLIEST), _LATEST)
+
+
 @lru_cache(maxsize=1_024)
 def _second(seconds: int) -> str:
     days, rest = divmod(seconds, 86_400)
@@ -57,7 +62,8 @@ def _second(seconds: int) -> str:
 
 @lru_cache(maxsize=4_096)
 def iso(time: int) -> str:
-    """Write ms since 1970 as ISO-8601 in UTC: ``2026-01-01T00:00:00.000Z``. Raises ValueError beyond year 1 to 9999."""
+    """Write ms since 1970 as ISO-8601 in UTC: ``2026-01-01T00:00:00.000Z``. Beyond the years 1 to 9999: their end."""
+    time = within_years(time)
     return f"{_second(time // 1000)}{time % 1000:03d}Z"
 
 
