@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from itertools import accumulate
 
+from ...adapters.record import pack
 from ...entities.channel import ChannelSpec, Retention
 from ...entities.errors import Fenced, LeaseHeld, RequestInvalid, UnknownDomain
 from ...entities.message import Entry, Record
@@ -22,10 +23,12 @@ KEPT_LOSSES = 1_000
 class Shelf:
     """One partition: its retained entries, where they begin, and the message ids of the last ten minutes."""
 
-    __slots__ = ("entries", "first", "lineage", "seen", "touched_at")
+    __slots__ = ("entries", "first", "lineage", "seen", "totals", "touched_at", "trimmed")
 
     def __init__(self, epoch: int) -> None:
         self.entries: list[Entry] = []
+        self.totals: list[int] = []
+        self.trimmed = 0
         self.first = 1
         self.lineage = Lineage([(epoch, 1)])
         self.seen: dict[str, tuple[int, int]] = {}
@@ -36,13 +39,19 @@ class Shelf:
         """The offset of the newest entry; the number of messages ever accepted."""
         return self.first + len(self.entries) - 1
 
-    def add(self, record: Record, now: int) -> tuple[Position, bool]:
-        """Put a record at the end, or find where it is already. ``now``: ms."""
+    @property
+    def total(self) -> int:
+        """The stored bytes of all messages ever accepted."""
+        return self.totals[-1] if self.totals else self.trimmed
+
+    def add(self, record: Record, size: int, now: int) -> tuple[Position, bool]:
+        """Put a record of ``size`` stored bytes at the end, or find where it is already. ``now``: ms."""
         known = self.seen.get(record.message_id)
         if known is not None and known[1] >= now - DEDUPE_WINDOW:
             return self.lineage.position(known[0]), True
         self.touched_at = now = max(now, self.touched_at)
         position = Position(self.lineage.epoch, self.last + 1)
+        self.totals.append(self.total + size)
         self.entries.append(Entry(position, now, record))
         self.seen.pop(record.message_id, None)
         self.seen[record.message_id] = (position.offset, now)
@@ -51,15 +60,18 @@ class Shelf:
         return position, False
 
     def due(self, age: int, size: int, now: int) -> int:
-        """The last offset that is older than ``age`` (ms) or lies beyond the newest ``size`` bytes of bodies."""
+        """The last offset that is older than ``age`` (ms) or lies beyond the newest ``size`` bytes, as packed."""
         old = bisect_left(self.entries, now - age, key=lambda entry: entry.appended_at)
-        totals = list(accumulate(len(entry.record.body) for entry in reversed(self.entries)))
-        fitting = bisect_left(totals, size + 1)
-        return self.first - 1 + max(old, len(self.entries) - fitting)
+        surplus = self.total - size
+        beyond = bisect_left(self.totals, surplus) + 1 if surplus > self.trimmed else 0
+        return self.first - 1 + max(old, beyond)
 
     def trim(self, upto: int) -> None:
         """Forget everything up to an offset."""
-        del self.entries[: upto - self.first + 1]
+        count = upto - self.first + 1
+        self.trimmed = self.totals[count - 1]
+        del self.entries[:count]
+        del self.totals[:count]
         self.first = upto + 1
 
 
@@ -108,10 +120,16 @@ class MemoryLog:
         """Append all, or nothing when a partition is unknown."""
         shelves = [self.shelf(record.partition) for record in records]
         now = self.clock.now()
+        try:
+            sizes = [len(pack(record, now)) for record in records]
+        except (struct.error, UnicodeEncodeError) as error:
+            raise RequestInvalid(
+                f"a record cannot be stored ({error}): check its topic, message id and times"
+            ) from error
         positions = []
         duplicates = set()
-        for index, (shelf, record) in enumerate(zip(shelves, records, strict=True)):
-            position, known = shelf.add(record, now)
+        for index, (shelf, record, size) in enumerate(zip(shelves, records, sizes, strict=True)):
+            position, known = shelf.add(record, size, now)
             positions.append(position)
             if known:
                 duplicates.add(index)
@@ -249,17 +267,19 @@ class MemoryLog:
     async def retain(self, partition: Partition, retention: Retention, now: int) -> Gap | None:
         """Trim, and announce what a reader or work queue lost."""
         shelf = self.shelf(partition)
-        needs = {name: mine[partition].position.offset + 1 for name, mine in self._readers.items() if partition in mine}
+        needs = [
+            (name, mine[partition].position.offset + 1) for name, mine in self._readers.items() if partition in mine
+        ]
         for hold in self.holds:
-            needs.update(hold(partition))
+            needs += hold(partition).items()
         soft = shelf.due(retention.max_age, retention.max_bytes, now)
         hard = shelf.due(retention.hard_age, retention.hard_bytes, now)
-        upto = max(min(soft, min(needs.values(), default=soft + 1) - 1), hard)
+        upto = max(min(soft, min((need for _, need in needs), default=soft + 1) - 1), hard)
         if upto < shelf.first:
             return None
         lost = [
             (name, Gap(partition, max(need, shelf.first), upto, "retention"))
-            for name, need in sorted(needs.items())
+            for name, need in sorted(needs)
             if need <= upto
         ]
         shelf.trim(upto)
