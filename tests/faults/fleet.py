@@ -96,24 +96,24 @@ def resuming(name: str, gateway: Gateway, filters: Sequence[str] = (EVERYTHING,)
     return Subscriber(name, filters, lambda: gateway.websocket, lambda: gateway.token)
 
 
-async def ledger_balances(gateway: Gateway, at_least: int) -> None:
-    """Ask the ledger until nothing is pending; raises AssertionError when a row does not balance.
-
-    ``at_least``: messages that the telemetry channel must have accepted.
-    """
+async def ledger_balances(gateway: Gateway, published: int) -> None:
+    """The ledger must account for exactly ``published`` telemetry messages, and every reader catch up with them."""
+    settled = ("applied", "superseded", "expired", "dead_lettered", "lost")
     deadline = asyncio.get_running_loop().time() + 20
     async with gateway.api() as api:
         while True:
             response = await api.get("/api/v1/ledger")
             assert response.status_code == 200, response.text
             ledger = response.json()
-            rows = ledger["rows"]
-            for row in rows:
-                accounted = sum(row[key] for key in ("applied", "superseded", "expired", "dead_lettered", "pending"))
-                assert row["accepted"] == accounted + row.get("lost", 0), row
-                assert row["difference"] == 0, row
-            accepted = sum(row["accepted"] for row in rows if row["channel"] == "telemetry")
-            if accepted >= at_least and all(row["pending"] == 0 for row in rows):
+            accepted = {channel["channel"]: channel["accepted"] for channel in ledger["channels"]}
+            assert accepted["telemetry"] == published, ledger
+            assert ledger["imbalance"] == 0, ledger
+            readers = ledger["readers"]
+            for reader in readers:
+                assert reader["accepted"] == sum(reader[name] for name in settled) + reader["pending"], reader
+                assert reader["lost"] == 0, reader
+            assert any(reader["channel"] == "telemetry" for reader in readers), ledger
+            if all(reader["pending"] == 0 for reader in readers):
                 return
             assert asyncio.get_running_loop().time() < deadline, ledger
             await asyncio.sleep(0.1)
