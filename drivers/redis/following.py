@@ -1,0 +1,194 @@
+"""Following: what this process appends goes to its followers from memory, what others append is read when they say so.
+
+A follower that is not at the end, or does not take what it is given, reads the log at its own pace. News of other
+processes come by PUBLISH on one connection; a look at every followed partition each second covers news that were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from ...entities.errors import IotSphereError, LogUnavailable, ShuttingDown, Unavailable
+from ...entities.position import Partition, Position
+from ...use_cases.ports.message_log import Slice
+from .keys import parse_partition
+from .link import Endpoint
+from .shelves import Shelves
+
+LOOK_EVERY_S: Final = 1.0
+_LIMIT: Final = 500
+_MAX_BYTES: Final = 1 << 20
+
+
+class Follower:
+    """One reader that follows: its places, what waits for it in memory, and what it has to read from the log."""
+
+    __slots__ = ("behind", "bytes", "closed", "places", "reading", "room", "waiting", "wake")
+
+    def __init__(self, after: Mapping[Partition, Position], room: int) -> None:
+        self.places = dict(after)
+        self.behind = dict.fromkeys(after)
+        self.waiting: deque[tuple[Slice, int]] = deque()
+        self.bytes = 0
+        self.room = room
+        self.reading: Partition | None = None
+        self.closed = False
+        self.wake = asyncio.Event()
+
+    def offer(self, piece: Slice, before: Position, size: int) -> None:
+        """Take entries that lie right after ``before``, when that is where this follower is."""
+        partition = piece.partition
+        place = self.places.get(partition)
+        if place is None or (place.epoch == piece.end.epoch and place.offset >= piece.end.offset):
+            return
+        if (
+            place == before
+            and partition not in self.behind
+            and partition != self.reading
+            and self.bytes + size <= self.room
+        ):
+            self.waiting.append((piece, size))
+            self.bytes += size
+            self.places[partition] = piece.end
+        else:
+            self.behind[partition] = None
+        self.wake.set()
+
+    def look(self, partition: Partition) -> None:
+        """Read this partition when its turn comes."""
+        if partition in self.places:
+            self.behind[partition] = None
+            self.wake.set()
+
+    async def take(self, shelves: Shelves) -> Slice:
+        """The next slice that has something to tell. Raises ShuttingDown when the driver was closed."""
+        while not self.closed:
+            self.wake.clear()
+            if self.waiting:
+                piece, size = self.waiting.popleft()
+                self.bytes -= size
+                return piece
+            if not self.behind:
+                await self.wake.wait()
+                continue
+            piece = await self._read(shelves)
+            if piece.entries or piece.gap is not None:
+                return piece
+        raise ShuttingDown("the log was closed while it was followed")
+
+    async def _read(self, shelves: Shelves) -> Slice:
+        partition = self.reading = next(iter(self.behind))
+        del self.behind[partition]
+        try:
+            piece = await shelves.slice(partition, self.places[partition], _LIMIT, _MAX_BYTES)
+        except BaseException:
+            self.behind[partition] = None
+            raise
+        finally:
+            self.reading = None
+        self.places[partition] = piece.end
+        if piece.end.offset < shelves[partition].last:
+            self.behind[partition] = None
+        return piece
+
+
+class Feed:
+    """The followers of one driver object, and the tasks that keep them awake."""
+
+    def __init__(self, endpoint: Endpoint, news: str, producer: str) -> None:
+        self._endpoint = endpoint
+        self._news = news
+        self._producer = producer.encode()
+        self._followers: set[Follower] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def follow(self, after: Mapping[Partition, Position], shelves: Shelves) -> AsyncGenerator[Slice, None]:
+        """Slices after the given positions, for ever; a log that is away is waited for."""
+        follower = Follower(after, self._endpoint.options.follower_bytes)
+        self._followers.add(follower)
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._look(shelves))]
+        try:
+            while True:
+                try:
+                    piece = await follower.take(shelves)
+                except Unavailable as error:
+                    if not error.retry or follower.closed:
+                        raise
+                    await asyncio.sleep(random.uniform(0.02, 0.2))
+                else:
+                    yield piece
+        finally:
+            self._followers.discard(follower)
+
+    def want(self, partition: Partition) -> bool:
+        """Whether anybody follows a partition."""
+        return any(partition in follower.places for follower in self._followers)
+
+    def appended(self, piece: Slice, before: Position) -> None:
+        """Hand over entries that were appended here, right after ``before``."""
+        size = sum(len(entry.record.body) for entry in piece.entries)
+        for follower in self._followers:
+            follower.offer(piece, before, size)
+
+    def changed(self, partition: Partition) -> None:
+        """Say that there is something new, without the entries."""
+        for follower in self._followers:
+            follower.look(partition)
+
+    async def close(self) -> None:
+        """End the tasks, and the followers that still wait."""
+        for follower in self._followers:
+            follower.closed = True
+            follower.wake.set()
+        for task in self._tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _listen(self) -> None:
+        """Hear what other processes appended; after each new connection, everything may have been missed."""
+        while True:
+            # While it is away, the look at every second does its work.
+            with suppress(IotSphereError):
+                await self._hear()
+            await asyncio.sleep(random.uniform(0.1, 0.5))
+
+    async def _hear(self) -> None:
+        connection, _ = await self._endpoint.connect()
+        try:
+            await self._endpoint.exchange(connection, [("SUBSCRIBE", self._news)], [])
+            for follower in self._followers:
+                for partition in follower.places:
+                    follower.look(partition)
+            while True:
+                _, _, payload = await connection.read_response(disable_decoding=True)
+                producer, *partitions = payload.split()
+                if producer != self._producer:
+                    for partition in partitions:
+                        self.changed(parse_partition(partition.decode()))
+        except (RedisError, OSError) as error:
+            raise LogUnavailable(f"the news of Redis at {self._endpoint.name} broke off: {error}") from error
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _look(self, shelves: Shelves) -> None:
+        """Each second, see whether a followed partition moved without our hearing of it."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            followed = sorted({partition for follower in self._followers for partition in follower.places})
+            # The followers themselves meet an outage when they read.
+            with suppress(IotSphereError):
+                await shelves.peek(followed)
+            for follower in self._followers:
+                for partition, place in follower.places.items():
+                    if shelves[partition].epoch == 0 or shelves[partition].last != place.offset:
+                        follower.look(partition)
