@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import orjson
 
+from ..entities.errors import IotSphereError
 from ..entities.message import Record
 from ..entities.position import Gap
+from ..entities.principal import Principal
 from ..use_cases.presence import State
+from . import dead_letter
 from .alerts import gateway_principal
 from .client_protocol import gap_facts
-from .dead_letter import printable
 from .edge import Edge
+from .mqtt.packets import Oversized
 from .timestamps import iso
 
 MESSAGES_MISSED: Final = "messages_missed"
@@ -30,10 +35,10 @@ def presence_record(edge: Edge, domain: str, device_id: str, state: State, now: 
     return edge.admit(route, orjson.dumps(payload), now, retain=True)
 
 
-def refusal_record(edge: Edge, domain: str, device_id: str, facts: dict[str, object], now: int) -> Record:
+def refusal_record(edge: Edge, domain: str, device_id: str, facts: Mapping[str, object], now: int) -> Record:
     """A message on ``{domain}/devices/{device_id}/errors``: what was refused, why, and what to do."""
     route = edge.route(gateway_principal(domain), f"{domain}/devices/{device_id}/errors")
-    shown = {name: printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    shown = {name: dead_letter.printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
     return edge.admit(route, orjson.dumps(shown), now)
 
 
@@ -41,3 +46,19 @@ def missed_record(edge: Edge, device_id: str, gap: Gap, now: int) -> Record:
     """A message on the device's errors topic: which messages it can no longer get."""
     domain = gap.partition.domain
     return refusal_record(edge, domain, device_id, {"error": MESSAGES_MISSED, "missed": gap_facts(gap)}, now)
+
+
+def oversized_letter(edge: Edge, principal: Principal, packet: Oversized, error: IotSphereError, now: int) -> Record:
+    """The dead letter of a message whose payload streamed past: size and hash of all of it, and its head."""
+    letter = dead_letter.describe(
+        error,
+        stage="ingress",
+        topic=packet.topic.decode(),
+        source=principal.name,
+        payload=packet.head,
+        received_at=now,
+    )
+    letter = replace(letter, size=packet.size, sha256=packet.sha256)
+    domain = principal.domain
+    route = edge.route(gateway_principal(domain), f"{domain}/system/dead-letters")
+    return edge.admit(route, dead_letter.encode(letter), now)

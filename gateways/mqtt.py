@@ -1,0 +1,180 @@
+"""The MQTT door: devices publish and listen over MQTT 5 and 3.1.1, and an acknowledgement means "in the log".
+
+On asyncio's transports and protocols, which cost a tenth of its streams. Everything that MQTT says is in
+``adapters/mqtt``; everything that one connection does is in its neighbours here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, cast
+
+import structlog
+
+from ..entities.errors import IotSphereError
+from .mqtt_client import MqttClient
+from .mqtt_door import MqttDoor, MqttLimits, MqttUseCases
+
+log = structlog.get_logger("iotsphere.mqtt")
+
+TICK_S: Final = 0.5
+REVALIDATE_S: Final = 2.0
+CHECKPOINT_S: Final = 5.0
+EXPIRE_S: Final = 30.0
+WRITE_BUFFER_BYTES: Final = 256 * 1024
+HANDSHAKE_S: Final = 5.0
+YIELD_AFTER: Final = 500
+
+
+class _Socket(asyncio.Protocol):
+    """Passes on what the transport reports."""
+
+    def __init__(self, door: MqttDoor) -> None:
+        self._door = door
+        self._client: MqttClient | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the socket, or cut it."""
+        wire = cast(asyncio.Transport, transport)
+        wire.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 4)
+        peer = wire.get_extra_info("peername")
+        client = MqttClient(self._door, wire, str(peer[0]) if peer else "?")
+        if self._door.admission.opened(client):
+            self._client = client
+            self._door.clients[client] = None
+        else:
+            wire.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._client is not None:
+            self._client.receive(data)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is written to."""
+        if self._client is not None:
+            self._client.has_room(False)
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self._client is not None:
+            self._client.has_room(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._client is not None:
+            self._client.lost(f"the connection was lost: {exc}" if exc else "the connection was lost")
+
+
+class MqttGateway:
+    """Listens for MQTT clients. ``counts``: what happened, by fixed names, never by anything that a client chose."""
+
+    def __init__(self, use_cases: MqttUseCases, limits: MqttLimits | None = None) -> None:
+        self._door = MqttDoor(use_cases, limits or MqttLimits())
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened so far."""
+        return self._door.counts
+
+    @property
+    def connections(self) -> int:
+        """How many sockets are open."""
+        return len(self._door.clients)
+
+    async def start(self, host: str, port: int, ssl: tls.SSLContext | None = None) -> tuple[str, int]:
+        """Listen; port 0 takes any free one. Returns the address that is listened on.
+
+        Sessions and presences that a crash left open are taken care of first. Raises LogUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        await self._door.use.sessions.recover()
+        recovery = loop.create_task(self._recover())
+        self._server = await loop.create_server(
+            lambda: _Socket(self._door),
+            host,
+            port,
+            ssl=ssl,
+            backlog=4_096,
+            ssl_handshake_timeout=HANDSHAKE_S if ssl is not None else None,
+        )
+        self._tasks = [recovery, *(loop.create_task(work) for work in (self._watch(), self._commit(), self._expire()))]
+        address: Sequence[object] = self._server.sockets[0].getsockname()
+        return str(address[0]), int(str(address[1]))
+
+    async def drain(self, timeout: float) -> None:
+        """Stop accepting, answer what is on its way into the log, say goodbye; gives up after ``timeout`` seconds."""
+        self._door.draining = True
+        if self._server is not None:
+            self._server.close()
+        leaving = [asyncio.ensure_future(client.leave()) for client in list(self._door.clients)]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=timeout)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Cut what is left."""
+        self._door.draining = True
+        for task in self._tasks:
+            task.cancel()
+        farewells = []
+        for client in list(self._door.clients):
+            client.cut()
+            if client.farewell is not None:
+                client.farewell.cancel()
+                farewells.append(client.farewell)
+        await asyncio.gather(*self._tasks, *farewells, return_exceptions=True)
+        self._tasks.clear()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        found = await self._door.use.presence.recover()
+        if found:
+            log.info("presence_recovered", devices=found)
+
+    async def _watch(self) -> None:
+        """Look after keep alives every half second, and after credentials every two."""
+        loop = asyncio.get_running_loop()
+        validated = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            due = now - validated >= REVALIDATE_S
+            if due:
+                validated = now
+            for count, client in enumerate(list(self._door.clients)):
+                client.tick(now)
+                if due:
+                    client.revalidate()
+                if count % YIELD_AFTER == YIELD_AFTER - 1:
+                    await asyncio.sleep(0)
+
+    async def _commit(self) -> None:
+        """Commit the places of persistent sessions every few seconds."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            for visit in list(self._door.online.values()):
+                try:
+                    await visit.checkpoint()
+                except IotSphereError as error:
+                    self.counts["checkpoints_failed"] += 1
+                    log.warning("checkpoint_failed", code=error.code)
+
+    async def _expire(self) -> None:
+        """End sessions whose time is over."""
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            try:
+                self.counts["sessions_expired"] += await self._door.use.sessions.expire()
+            except IotSphereError as error:
+                log.warning("expiry_failed", code=error.code)

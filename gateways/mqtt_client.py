@@ -1,0 +1,248 @@
+"""One MQTT connection from its first byte to its last: what the protocol session says is carried out here.
+
+It knows no socket, only a ``Wire``, so that the same client can sit behind TCP, TLS or a WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from ..adapters.mqtt import packets as p
+from ..adapters.mqtt.life import CLOSED, ONLINE, Ended, Event
+from ..adapters.mqtt.reasons import Reason
+from ..adapters.mqtt.refusals import connect_reason
+from ..adapters.mqtt.session import Session
+from ..entities.errors import IotSphereError, ShuttingDown, Unauthenticated
+from ..entities.principal import Principal
+from .mqtt_door import MqttDoor, Wire
+from .mqtt_visit import MqttVisit, Ties
+
+log = structlog.get_logger("iotsphere.mqtt")
+
+CONGESTION_CHECK_S: Final = 0.05
+CUT_AFTER_S: Final = 5.0
+STRANGER: Final = "anonymous clients are not admitted: send a user name and password, or a token"
+
+
+class MqttClient:
+    """A connection. ``visit``: what it does here, once its credential is believed."""
+
+    def __init__(self, door: MqttDoor, wire: Wire, address: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.address = address
+        self.since = self._loop.time()
+        self.session = Session(self.since, door.limits.offer)
+        self.visit: MqttVisit | None = None
+        self.farewell: asyncio.Task[None] | None = None
+        self._door = door
+        self._wire = wire
+        self._paused: set[str] = set()
+        self._login: asyncio.Task[None] | None = None
+        self._messages_owed = 0
+        self._bytes_owed = 0
+        self._closing_since = 0.0
+
+    # -- from the wire ------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the socket."""
+        self._handle(self.session.receive(data, self._loop.time()), len(data))
+
+    def has_room(self, room: bool) -> None:
+        """The socket takes more, or no more for now: a client that does not read is not read either."""
+        visit = self.visit
+        if visit is not None and self.session.state == ONLINE:
+            visit.outbox.full = not room
+        if not room:
+            self._pause("write")
+            return
+        self._resume("write")
+        if visit is not None:
+            visit.outbox.pump()
+
+    def lost(self, why: str) -> None:
+        """The socket is gone."""
+        self._handle(self.session.lost(why))
+        self._door.admission.lost(self)
+        if self.farewell is None:
+            self._door.clients.pop(self, None)
+
+    # -- from the gateway ---------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look at the clock: the keep alive, a CONNECT that does not come, a goodbye that is not read."""
+        if self._closing_since:
+            if now - self._closing_since >= CUT_AFTER_S:
+                self._wire.abort()
+        elif not self._paused - {"write"} or self.session.state != ONLINE:  # who is not read cannot be heard
+            self._handle(self.session.tick(now))
+
+    def close(self, reason: Reason, text: str) -> None:
+        """End the connection from this side."""
+        self._handle(self.session.close(reason, text))
+        if self.session.state != CLOSED:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the connection without a word."""
+        self._wire.abort()
+
+    def revalidate(self) -> None:
+        """End the connection if its credential no longer counts."""
+        visit, use = self.visit, self._door.use
+        if visit is None or self.session.state != ONLINE or use.authenticate.still_valid(visit.principal):
+            return
+        self._door.counts["credential_ended"] += 1
+        if 0 < visit.principal.expires_at <= use.clock.now():
+            self.close(Reason.NOT_AUTHORIZED, "the credential has expired; connect again with a new one")
+        else:
+            self.close(Reason.ADMINISTRATIVE_ACTION, "the credential was withdrawn")
+
+    async def leave(self) -> None:
+        """End for a restart: what is on its way into the log is still acknowledged."""
+        if self.visit is not None and self.session.state == ONLINE:
+            self._pause("leaving")
+            await self.visit.ingress.settle()
+        self.close(Reason.SERVER_SHUTTING_DOWN, "the gateway is restarting; connect again in a moment")
+        if self.farewell is not None:
+            await asyncio.wait((self.farewell,))
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, events: list[Event], size: int = 0) -> None:
+        messages: list[p.Burst | p.Publish | p.Oversized] = []
+        ended: Ended | None = None
+        visit = self.visit
+        for event in events:
+            if isinstance(event, p.Burst | p.Publish | p.Oversized):
+                messages.append(event)
+            elif isinstance(event, p.Connect):
+                self._pause("login")
+                self._login = self._loop.create_task(self._log_in(event))
+            elif isinstance(event, Ended):
+                ended = event
+            elif visit is None:
+                continue
+            elif isinstance(event, p.Subscribe | p.Unsubscribe):
+                visit.request(event)
+            else:
+                self._door.counts["refused_by_client"] += event.refused
+                visit.outbox.moved = True
+                visit.outbox.pump()
+        if messages and visit is not None:
+            visit.ingress.take(messages)
+        if visit is not None and (messages or size):
+            count = sum(len(item.messages) if isinstance(item, p.Burst) else 1 for item in messages)
+            self._pay(visit.principal, count, size)
+        if ended is None:
+            self._moved()
+        else:
+            self._end(ended)
+
+    def _moved(self) -> None:
+        """Answers may be due, and the socket may be read again, or no more."""
+        self._flush()
+        if self.visit is None or self.session.state != ONLINE:
+            return
+        ingress = self.visit.ingress
+        if ingress.failed is not None:
+            self.close(*ingress.failed)
+        elif not ingress.blocked:
+            self._resume("log")
+        else:
+            self._pause("log")
+            if not ingress.busy:  # others fill the queue to the log, and none of their answers comes here
+                self._loop.call_later(CONGESTION_CHECK_S, self._moved)
+
+    def _flush(self) -> None:
+        data = self.session.take()
+        if data:
+            self._wire.write(data)
+
+    def _pause(self, why: str) -> None:
+        if why not in self._paused and self.session.state != CLOSED:
+            if not self._paused:
+                self._wire.pause_reading()
+            self._paused.add(why)
+            self._door.counts[f"paused_for_{why}"] += 1
+
+    def _resume(self, why: str) -> None:
+        if why in self._paused:
+            self._paused.discard(why)
+            if not self._paused and self.session.state != CLOSED:
+                self.session.heard(self._loop.time())
+                self._wire.resume_reading()
+
+    def _pay(self, principal: Principal, messages: int, size: int) -> None:
+        """Take what was read from the client's rate; read no further while it is in debt."""
+        self._messages_owed += messages
+        self._bytes_owed += size
+        rates = self._door.use.rates
+        delay = rates.take(principal, self._messages_owed, self._bytes_owed, self._loop.time())
+        if delay <= 0:
+            self._messages_owed = self._bytes_owed = 0
+            self._resume("rate")
+        elif self.session.state != CLOSED:
+            self._pause("rate")
+            self._loop.call_later(delay, self._pay, principal, 0, 0)
+
+    # -- coming and going ---------------------------------------------------------------------------------------------
+
+    async def _log_in(self, connect: p.Connect) -> None:
+        door = self._door
+        try:
+            if door.draining:
+                raise ShuttingDown("the gateway is restarting; connect again in a moment")
+            principal = await self._identify(connect)
+            if self.session.state == CLOSED:
+                return
+            door.admission.admit(self)
+            ties = Ties(self._flush, self._moved, self.close, self._pause, self._resume)
+            self.visit = MqttVisit(door, self.session, principal, ties)
+            events = await self.visit.begin(connect)
+        except IotSphereError as error:
+            reason = connect_reason(error)
+            if isinstance(error, Unauthenticated) and connect.username is None and connect.password is None:
+                reason = Reason.NOT_AUTHORIZED
+            door.counts[f"connect_refused_{error.code}"] += 1
+            log.info("connect_refused", code=error.code, address=self.address)
+            self._handle(self.session.refuse(reason, error.message))
+            return
+        if self.session.state == ONLINE:
+            self._flush()
+            self.visit.outbox.full = "write" in self._paused
+            self._resume("login")
+        self._handle(events)
+        self.visit.outbox.pump()
+
+    async def _identify(self, connect: p.Connect) -> Principal:
+        if connect.username is None and connect.password is None:
+            raise Unauthenticated(STRANGER)
+        try:
+            password = (connect.password or b"").decode()
+        except UnicodeDecodeError as error:
+            raise Unauthenticated("the credential is not accepted") from error
+        return await self._door.use.authenticate.password(connect.username or "", password, self.address)
+
+    def _end(self, ended: Ended) -> None:
+        if self.farewell is not None:
+            return
+        self._door.counts[f"closed_{ended.reason.name.lower()}"] += 1
+        self._flush()
+        if self.visit is not None:
+            self.visit.outbox.full = True
+        self._wire.close()
+        self._closing_since = self._loop.time()
+        self.farewell = self._loop.create_task(self._say_farewell(ended))
+
+    async def _say_farewell(self, ended: Ended) -> None:
+        try:
+            if self._login is not None:
+                await asyncio.wait((self._login,))
+            if self.visit is not None:
+                await self.visit.end(ended)
+        finally:
+            self._door.clients.pop(self, None)

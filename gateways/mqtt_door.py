@@ -1,0 +1,98 @@
+"""What all MQTT connections share: the use cases behind the door, its limits, its counters, and who is connected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ..adapters.edge import Edge
+from ..adapters.mqtt.life import Offer
+from ..use_cases.authenticate import Authenticate
+from ..use_cases.last_values import LastValues
+from ..use_cases.ports.clock import Clock
+from ..use_cases.presence import Presence
+from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.rate_limit import RateLimit
+from ..use_cases.sessions import Sessions
+from ..use_cases.subscribe import MessageSubscriptionUseCase
+from .mqtt_admission import MqttAdmission
+
+if TYPE_CHECKING:
+    from .mqtt_client import MqttClient
+    from .mqtt_visit import MqttVisit
+
+
+@dataclass(frozen=True, slots=True)
+class MqttUseCases:
+    """What the door leads to."""
+
+    authenticate: Authenticate
+    publish: MessagePublishUseCase
+    subscribe: MessageSubscriptionUseCase
+    edge: Edge
+    last_values: LastValues
+    sessions: Sessions
+    presence: Presence
+    rates: RateLimit
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class MqttLimits:
+    """Bounds of the door.
+
+    ``per_address`` does not bind loopback addresses unless ``limit_loopback``; ``strangers_per_address`` always does:
+    past it, the oldest connection that has not logged in is cut. ``unappended_bytes``: what one client may have on its
+    way into the log before its socket is read no further. ``outbox_bytes``: what may wait for one client before its
+    reader falls back to the log. ``close_on_denial``: a 3.1.1 client that publishes where it must not is cut off;
+    otherwise it is told on its errors topic.
+    """
+
+    connections: int = 10_000
+    per_address: int = 200
+    limit_loopback: bool = False
+    strangers_per_address: int = 100
+    unappended_bytes: int = 256 * 1024
+    outbox_bytes: int = 256 * 1024
+    filters: int = 1_000
+    waiting_requests: int = 16
+    close_on_denial: bool = True
+    offer: Offer = field(default_factory=lambda: Offer(connect_within=4.5))
+
+
+class Wire(Protocol):
+    """The socket below a connection, as an asyncio transport has it."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until it can be sent."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Take no more from the client."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        ...
+
+    def close(self) -> None:
+        """End it once everything is sent."""
+        ...
+
+    def abort(self) -> None:
+        """End it now."""
+        ...
+
+
+class MqttDoor:
+    """What connections share. ``online``: the visit of each client, by session key."""
+
+    def __init__(self, use_cases: MqttUseCases, limits: MqttLimits) -> None:
+        self.use = use_cases
+        self.limits = limits
+        self.counts: Counter[str] = Counter()
+        self.admission = MqttAdmission(limits, self.counts)
+        self.clients: dict[MqttClient, None] = {}
+        self.online: dict[str, MqttVisit] = {}
+        self.draining = False

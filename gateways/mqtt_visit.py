@@ -1,0 +1,236 @@
+"""The stay of a client that is known: its session taken over or begun, its requests carried out, its place saved.
+
+A visit begins when the credential is believed, and ends once its will is published, its session is saved and, if it
+was a device's, its presence is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from ..adapters.message_id import MessageIds
+from ..adapters.mqtt import packets as p
+from ..adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event
+from ..adapters.mqtt.reasons import Reason
+from ..adapters.mqtt.session import Session
+from ..adapters.notices import missed_record
+from ..entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
+from ..entities.position import Gap
+from ..entities.principal import Principal
+from ..use_cases.ports.message_log import Appended
+from ..use_cases.sessions import Hold, Kept
+from .mqtt_door import MqttDoor
+from .mqtt_filters import MqttFilters
+from .mqtt_ingress import MqttIngress
+from .mqtt_outbox import MqttOutbox
+
+log = structlog.get_logger("iotsphere.mqtt")
+
+RETRIES: Final = 30
+RETRY_S: Final = 1.0
+IDLE_COMMIT_S: Final = 60.0
+TAKEN_OVER: Final = "another connection of this client has taken over"
+
+# Why a device is offline, in its presence.
+_OFFLINE: Final = {
+    Reason.SUCCESS: "disconnected",
+    Reason.DISCONNECT_WITH_WILL: "disconnected",
+    Reason.KEEP_ALIVE_TIMEOUT: "keep_alive_timeout",
+    Reason.SESSION_TAKEN_OVER: "taken_over",
+    Reason.SERVER_SHUTTING_DOWN: "gateway_stopped",
+    Reason.NOT_AUTHORIZED: "credential_ended",
+    Reason.ADMINISTRATIVE_ACTION: "credential_ended",
+    Reason.UNSPECIFIED_ERROR: "connection_lost",
+}
+
+
+class Ties:
+    """What a visit needs of its connection. ``close`` ends it with a reason; ``pause`` and ``resume`` name a cause."""
+
+    def __init__(
+        self,
+        flush: Callable[[], None],
+        moved: Callable[[], None],
+        close: Callable[[Reason, str], None],
+        pause: Callable[[str], None],
+        resume: Callable[[str], None],
+    ) -> None:
+        self.flush = flush
+        self.moved = moved
+        self.close = close
+        self.pause = pause
+        self.resume = resume
+
+
+class MqttVisit:
+    """``saved`` is set once the session is free for the next connection of the client."""
+
+    def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
+        self.principal = principal
+        self.key = f"{principal.identity}/{session.client_id}"
+        self.saved = asyncio.Event()
+        self.ingress = MqttIngress(door, session, principal, ties.moved, MessageIds())
+        self.outbox = MqttOutbox(session, door.use.clock, door.limits.outbox_bytes, door.counts, ties.flush)
+        self.ingress.own = self.outbox.published
+        self._door = door
+        self._session = session
+        self._ties = ties
+        self._hold: Hold | None = None
+        self._kept: Kept | None = None  # as it was found, until it is restored
+        self._filters: MqttFilters | None = None
+        self._will: p.Will | None = None
+        self._epoch: asyncio.Task[int] | None = None
+        self._requests: deque[p.Subscribe | p.Unsubscribe] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._committed_at = asyncio.get_running_loop().time()
+
+    # -- coming -------------------------------------------------------------------------------------------------------
+
+    async def begin(self, connect: p.Connect) -> list[Event]:
+        """Take the session over and welcome the client; returns what it has sent meanwhile.
+
+        Raises Forbidden and TopicInvalid for its will, Conflict and LogUnavailable.
+        """
+        door, session = self._door, self._session
+        if connect.will is not None:
+            door.use.edge.route(self.principal, connect.will.topic)
+        if self.principal.kind == "device":
+            presence = door.use.presence.online(self.principal.domain, self.principal.name)
+            self._epoch = asyncio.get_running_loop().create_task(presence)
+            await asyncio.sleep(0)  # so that it comes before the goodbye of the connection that is taken over
+        previous = door.online.get(self.key)
+        door.online[self.key] = self
+        if previous is not None:
+            door.counts["taken_over"] += 1
+            previous.make_way()
+            await previous.saved.wait()
+        sessions = door.use.sessions
+        hold, kept = await sessions.open(self.principal, session.client_id, connect.clean_start, session.expiry)
+        self._hold, self._kept = hold, kept or Kept()
+        self._filters = MqttFilters(door, self.principal, hold, self.outbox)
+        self.outbox.told = self._tell_missed
+        self.outbox.full = True  # nothing goes out before the welcome
+        if kept is not None and session.state == CONNECTING:
+            await self._filters.restore(kept)
+        if session.state != CONNECTING:
+            return []
+        self._kept, self._will = None, connect.will
+        door.counts["connected"] += 1
+        reserved = [each.packet_id for each in kept.under_way] if kept is not None else []
+        now = asyncio.get_running_loop().time()
+        return session.accept(now, session_present=kept is not None, reserved=reserved)
+
+    def make_way(self) -> None:
+        """End for a newer connection of the same client."""
+        self._ties.close(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+
+    # -- staying ------------------------------------------------------------------------------------------------------
+
+    def request(self, packet: p.Subscribe | p.Unsubscribe) -> None:
+        """Carry out a request, after those that came before it."""
+        self._requests.append(packet)
+        if len(self._requests) >= self._door.limits.waiting_requests:
+            self._ties.pause("requests")
+        if self._answering is None:
+            self._answering = asyncio.get_running_loop().create_task(self._answer())
+
+    async def _answer(self) -> None:
+        filters, session = self._filters, self._session
+        assert filters is not None
+        try:
+            while self._requests and session.state != CLOSED:
+                packet = self._requests.popleft()
+                if isinstance(packet, p.Subscribe):
+                    session.suback(packet.packet_id, *await filters.subscribe(packet))
+                else:
+                    session.unsuback(packet.packet_id, await filters.unsubscribe(packet))
+                self._ties.flush()
+                self.outbox.pump()
+                self._ties.resume("requests")
+        except Conflict:
+            self._ties.close(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
+        except (Unavailable, Forbidden) as error:
+            self._ties.close(Reason.SERVER_BUSY, f"{error.message}; connect again and repeat it")
+        finally:
+            self._answering = None
+
+    async def checkpoint(self) -> None:
+        """Commit how far the client is, if that has changed; seldom where it got nothing itself."""
+        hold, outbox = self._hold, self.outbox
+        now = asyncio.get_running_loop().time()
+        if hold is None or not hold.expiry or self._kept is not None or self._answering is not None:
+            return
+        if outbox.moved or now - self._committed_at >= IDLE_COMMIT_S:
+            outbox.moved = False
+            self._committed_at = now
+            positions = outbox.kept().positions
+            await self._door.use.sessions.commit(hold, positions, outbox.tallies(positions))
+
+    def _tell_missed(self, gap: Gap) -> None:
+        """Tell a device on its errors topic what it can no longer get."""
+        if self.principal.kind == "device":
+            use = self._door.use
+            record = missed_record(use.edge, self.principal.name, gap, use.clock.now())
+            use.publish.submit([record], self._told)
+
+    def _told(self, result: Appended | IotSphereError) -> None:
+        if isinstance(result, IotSphereError):
+            self._door.counts["notices_lost"] += 1
+
+    # -- going --------------------------------------------------------------------------------------------------------
+
+    async def end(self, ended: Ended) -> None:
+        """Publish the will, save the session, let the device be offline."""
+        try:
+            if self._answering is not None:
+                await asyncio.wait((self._answering,))
+            if ended.will and self._will is not None:
+                will = self._will
+                flags = will.qos << 1 | will.retain
+                self.ingress.publish(p.Publish(will.topic.encode(), will.payload, 0, flags, will.properties))
+            await self._save(ended.expiry)
+        finally:
+            if self.outbox.reader is not None:
+                self.outbox.reader.close()
+            if self._door.online.get(self.key) is self:
+                del self._door.online[self.key]
+            self.saved.set()
+        await self._be_offline(_OFFLINE.get(ended.reason, "protocol_error"))
+
+    async def _save(self, expiry: int) -> None:
+        hold = self._hold
+        if hold is None:
+            return
+        hold.expiry = expiry
+        sessions = self._door.use.sessions
+        for _ in range(RETRIES):
+            try:
+                kept = self._kept
+                if kept is None:
+                    kept = self.outbox.kept()
+                    if expiry:
+                        await sessions.commit(hold, kept.positions, self.outbox.tallies(kept.positions))
+                await sessions.leave(hold, kept)
+            except Conflict:
+                return  # a connection to another process has it, and what is under way is that one's now
+            except Unavailable as error:
+                log.warning("session_not_saved_yet", code=error.code)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+        self._door.counts["sessions_not_saved"] += 1
+
+    async def _be_offline(self, why: str) -> None:
+        if self._epoch is None:
+            return
+        try:
+            epoch = await self._epoch
+            await self._door.use.presence.offline(self.principal.domain, self.principal.name, epoch, why)
+        except Unavailable as error:
+            self._door.counts["presence_not_told"] += 1
+            log.warning("presence_not_told", code=error.code)
