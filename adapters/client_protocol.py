@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from ..entities.errors import IotSphereError, MessageRefused, RequestInvalid
 from ..entities.position import Gap
 from .payload import read_json
-from .strict_json import scan
+from .strict_json import decode, key_not_allowed, parse, survey, too_deep
 
 SUBPROTOCOL: Final = "iotsphere.v1.json"
 MAX_REQUEST_BYTES: Final = 256 * 1024 + 16 * 1024
@@ -130,14 +130,20 @@ def parse_request(raw: bytes) -> Request:
 
 def _strict(raw: bytes) -> dict[str, object]:
     try:
-        return read_json(raw).value
+        value, _ = read_json(raw)
     except MessageRefused as error:
         if error.code != "payload_too_large":
             raise
         # The request around a payload may be larger than a payload may be; the edge judges the payload itself.
-        document = scan(raw)
+        document = parse(decode(raw))
         assert isinstance(document, dict)  # it begins with a brace
+        deep, bad_key = survey(document)
+        if deep:
+            raise too_deep() from error
+        if bad_key is not None:
+            raise key_not_allowed(bad_key) from error
         return document
+    return value
 
 
 def _leniently(raw: bytes) -> dict[str, object]:

@@ -15,6 +15,7 @@ IotSphereError
 ├── Limited                    too much or too fast; retry later
 │   ├── RateLimited            rate_limited
 │   └── TooManyConnections     too_many_connections
+├── MessagesMissed             messages_missed (a reader cannot get some messages any more; reading on is possible)
 └── Unavailable                something below is down, full or being restarted; retry
     ├── LogUnavailable         log_unavailable
     ├── LogFull                log_full
@@ -25,6 +26,10 @@ IotSphereError
 """
 
 from __future__ import annotations
+
+from functools import cache
+
+from .dead_letter import REASONS
 
 
 class IotSphereError(Exception):
@@ -132,6 +137,12 @@ class TooManyConnections(Limited):
     code = "too_many_connections"
 
 
+class MessagesMissed(IotSphereError):
+    """Some messages can no longer be had; the fact ``gaps`` holds the exact ranges. Reading may go on after it."""
+
+    code = "messages_missed"
+
+
 class Unavailable(IotSphereError):
     """Something below is down, full or restarting."""
 
@@ -175,3 +186,22 @@ class ShuttingDown(Unavailable):
     """The gateway is draining; reconnect with the cursor."""
 
     code = "shutting_down"
+
+
+def error_of(code: str, message: str, **facts: object) -> IotSphereError:
+    """The error that a code from a wire stands for; an unknown code is a plain IotSphereError."""
+    kind = _kinds().get(code, IotSphereError)
+    error = kind.__new__(kind)
+    IotSphereError.__init__(error, message, code=code, **facts)
+    return error
+
+
+@cache
+def _kinds() -> dict[str, type[IotSphereError]]:
+    kinds: dict[str, type[IotSphereError]] = {"topic_too_long": TopicInvalid}
+    waiting = list(IotSphereError.__subclasses__())
+    while waiting:
+        kind = waiting.pop()
+        kinds[kind.code] = kind
+        waiting += kind.__subclasses__()
+    return dict.fromkeys(REASONS, MessageRefused) | kinds

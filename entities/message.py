@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .position import Partition, Position
 
@@ -39,6 +40,15 @@ class Message:
 
     metadata: Metadata
     payload: bytes
+
+    @property
+    def topic(self) -> str:
+        """Where it was published."""
+        return self.metadata.topic
+
+    def json(self) -> Any:
+        """The payload's value."""
+        return json.loads(self.payload)
 
 
 class Record(NamedTuple):

@@ -1,0 +1,50 @@
+"""`iotsphere.connect`: the adapter API at an address, be it a running gateway or a log without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_bytes
+
+from .adapters.broker import MessageBrokerAdapter
+from .adapters.session_wire import SessionWire
+from .drivers.secrets import Secrets, load_or_create
+from .drivers.websocket_wire import WebSocketWire
+from .entities.errors import RequestInvalid
+from .entities.topic import DEFAULT_DOMAIN
+from .settings import Settings
+
+
+@asynccontextmanager
+async def connect(
+    url: str, *, token: str | None = None, domain: str = DEFAULT_DOMAIN
+) -> AsyncIterator[MessageBrokerAdapter]:
+    """As ``iotsphere.connect``, which says what the addresses may be."""
+    if url.startswith(("ws:", "wss:")):
+        async with MessageBrokerAdapter(WebSocketWire(url, token)) as broker:
+            yield broker
+        return
+    from .app import App  # noqa: PLC0415  a client of a running gateway needs none of this
+
+    settings, secrets = _of_log(url, domain)
+    async with (
+        App(settings, (), secrets) as gateway,
+        MessageBrokerAdapter(SessionWire(gateway.container.client_use_cases(), gateway.operator)) as broker,
+    ):
+        yield broker
+
+
+def _of_log(url: str, domain: str) -> tuple[Settings, Secrets]:
+    kind, _, place = url.partition(":")
+    if kind == "sqlite" and place:
+        folder = Path(place.removeprefix("//"))
+        return Settings(log="sqlite", data=folder, domains=(domain,)), load_or_create(folder / "secrets.json")
+    if kind not in ("memory", "redis", "rediss", "unix"):
+        raise RequestInvalid(
+            f"{url!a} is nothing to connect to; write ws://HOST:PORT, sqlite:FOLDER, redis://HOST:PORT/DB or memory://"
+        )
+    # Whoever reaches the log itself needs no cursor forged: this key only has to be the same each time.
+    cursor = sha256(b"cursors of a log without a gateway").digest()
+    return Settings(log=url, domains=(domain,)), Secrets(token_bytes(32), cursor, token_bytes(32))
