@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import structlog
-from dependency_injector import providers
 
-from .containers import Container
+from .containers import Container, make_container
 from .drivers.secrets import Secrets, load_or_create
 from .entities.errors import Conflict, RequestInvalid, Unavailable
 from .entities.principal import Principal
@@ -65,21 +64,16 @@ def _shown(address: tuple[str, int]) -> str:
 class App:
     """One process with the doors of its roles. Use it as an async context manager, then wait for ``stopped``."""
 
-    def __init__(self, settings: Settings, roles: tuple[str, ...] = ROLES) -> None:
+    def __init__(self, settings: Settings, roles: tuple[str, ...] = ROLES, secrets: Secrets | None = None) -> None:
         self.settings = settings
         self.roles = roles
-        self.secrets = self._load_secrets()
-        self.container = Container(settings=providers.Object(settings), secrets=providers.Object(self.secrets))
+        self.container = make_container(settings, secrets or load_or_create(settings.secrets_file))
         self.endpoints: dict[str, str] = {}
         self.stopped = asyncio.Event()
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: dict[str, Door] = {}
-
-    def _load_secrets(self) -> Secrets:
-        path = self.settings.secrets or self.settings.data / "secrets.json"
-        return load_or_create(path)
 
     @property
     def operator(self) -> Principal:
@@ -114,9 +108,10 @@ class App:
         self._watch("revocations", self._keep_refreshing)
         for role in self.roles:
             await self._open_door(role)
-        gc.collect()
-        gc.freeze()
-        self._write_endpoints()
+        if self.roles:  # without doors it is a guest in somebody's process
+            gc.collect()
+            gc.freeze()
+            self._write_endpoints()
 
     async def open_stores(self) -> None:
         """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
@@ -249,7 +244,8 @@ class App:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._stack.aclose()
-            gc.unfreeze()
+            if self.roles:
+                gc.unfreeze()
 
     async def _drain(self) -> None:
         """Stop accepting, answer what was taken in, hand out cursors, save the view."""

@@ -10,7 +10,9 @@ from dependency_injector import containers, providers
 from .adapters.client_delivery import ClientDeliveryAdapter
 from .adapters.client_use_cases import ClientUseCases
 from .adapters.edge import Edge
+from .adapters.http.publishing import HttpPublishing
 from .adapters.poison import poison_letters
+from .adapters.redrive import DeadLetterFormat
 from .adapters.tokens import JsonWebTokens
 from .adapters.values import pack_values, unpack_values
 from .drivers.clock import SystemClock
@@ -20,10 +22,13 @@ from .entities.errors import RequestInvalid
 from .entities.position import Gap
 from .settings import Settings
 from .use_cases.authenticate import Authenticate
+from .use_cases.dead_letters import DeadLetters
 from .use_cases.devices import Devices
 from .use_cases.feed import Feed
 from .use_cases.flow_control import MessageFlowControlUseCase
+from .use_cases.history import History
 from .use_cases.last_values import LastValues
+from .use_cases.ledger import Ledger
 from .use_cases.ports.clock import Clock
 from .use_cases.publish import MessagePublishUseCase
 from .use_cases.rate_limit import Rate, RateLimit
@@ -31,6 +36,7 @@ from .use_cases.retention import RetentionUseCase, channels_with
 from .use_cases.revocations import Revocations
 from .use_cases.subscribe import MessageSubscriptionUseCase
 from .use_cases.tokens import Tokens
+from .use_cases.trace import Trace
 from .use_cases.work import WorkQueueUseCase, WorkSettings, WorkStores
 
 
@@ -160,6 +166,55 @@ def _websocket(use_cases: ClientUseCases, settings: Settings) -> Any:
     return WebSocketGateway(use_cases, limits)
 
 
+def _http(box: Any) -> Any:
+    from .gateways.http import HttpGateway, HttpLimits, HttpUseCases
+
+    settings = box.settings()
+    limits = HttpLimits(
+        connections=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+        limit_loopback=settings.limit_loopback,
+    )
+    use_cases = HttpUseCases(
+        authenticate=box.authenticate(),
+        publishing=box.http_publishing(),
+        history=box.history(),
+        dead_letters=box.dead_letters(),
+        devices=box.devices(),
+        tokens=box.tokens(),
+        ledger=box.ledger(),
+        trace=box.trace(),
+        log=box.log(),
+        cursor_key=box.secrets().cursor,
+        measures=box.measures(),
+    )
+    return HttpGateway(use_cases, limits)
+
+
+def _measures(
+    publish: MessagePublishUseCase, feed: Feed, flow: MessageFlowControlUseCase, retention: RetentionUseCase
+) -> Any:
+    from .gateways.http import Measure
+
+    return (
+        Measure("iotsphere_accepted", "Messages made durable by this process", lambda: publish.accepted),
+        Measure("iotsphere_duplicates", "Messages that were in the log already", lambda: publish.duplicates),
+        Measure("iotsphere_appends", "Batches appended", lambda: publish.batches),
+        Measure("iotsphere_append_failures", "Appends that the log did not take", lambda: publish.failures),
+        Measure("iotsphere_pending_bytes", "Bytes waiting for the log", lambda: publish.pending_bytes, "gauge"),
+        Measure(
+            "iotsphere_log_stalled", "1 while the log does not answer", lambda: publish.stalled is not None, "gauge"
+        ),
+        Measure("iotsphere_feed_entries", "Entries of the log that the feed has handed out", lambda: feed.entries_seen),
+        Measure("iotsphere_feed_gaps", "Gaps that the feed met in the log", lambda: len(feed.gaps)),
+        Measure("iotsphere_expired", "Messages not delivered since they had expired", lambda: feed.expired),
+        Measure("iotsphere_delivered", "Messages handed to readers", lambda: flow.delivered),
+        Measure("iotsphere_deferred", "Batches that a slow reader gets later from the log", lambda: flow.deferred),
+        Measure("iotsphere_superseded", "Values not sent since a newer one replaced them", lambda: flow.superseded),
+        Measure("iotsphere_lost", "Messages trimmed past the cap before a registered reader", lambda: retention.lost),
+    )
+
+
 class Container(containers.DeclarativeContainer):
     """One gateway's objects; drivers are context managers that app.py enters."""
 
@@ -213,4 +268,18 @@ class Container(containers.DeclarativeContainer):
         ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock, rates
     )
 
+    letter_format = providers.Singleton(DeadLetterFormat, edge)
+    dead_letters = providers.Singleton(DeadLetters, log, documents, publish, letter_format, clock)
+    history = providers.Singleton(History, log, last_values)
+    ledger = providers.Singleton(Ledger, log, queue, dead_letters)
+    trace = providers.Singleton(Trace, log, dead_letters)
+    http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
     websocket_gateway: providers.Provider[Any] = providers.Singleton(_websocket, client_use_cases, settings)
+    measures = providers.Singleton(_measures, publish, feed, flow, retention)
+    here: providers.Self[Any] = providers.Self()
+    http_gateway: providers.Provider[Any] = providers.Singleton(_http, here)
+
+
+def make_container(settings: Settings, secrets: Secrets) -> Container:
+    """The objects of one gateway."""
+    return Container(settings=providers.Object(settings), secrets=providers.Object(secrets))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+CONTAINER_SECRETS: Final = "/run/secrets"
 
 
 class Settings(BaseSettings):
     """One frozen set of settings. Unknown names in an ``.env``-like source are refused."""
 
-    model_config = SettingsConfigDict(env_prefix="IOTSPHERE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="IOTSPHERE_",
+        extra="forbid",
+        frozen=True,
+        secrets_dir=CONTAINER_SECRETS if Path(CONTAINER_SECRETS).is_dir() else None,
+    )
 
     data: Path = Field(default=Path(".iotsphere"), description="Folder for the log, documents and secrets")
     log: str = Field(
@@ -64,3 +71,8 @@ class Settings(BaseSettings):
     )
     max_attempts: int = Field(default=5, ge=1, description="Deliveries after which a message is poison")
     drain_seconds: float = Field(default=8, gt=0, le=60, description="Seconds for a graceful stop")
+
+    @property
+    def secrets_file(self) -> Path:
+        """Where the secrets are."""
+        return self.secrets or self.data / "secrets.json"

@@ -1,0 +1,52 @@
+"""The command line: start a gateway, admit devices, issue tokens, publish, listen, and see what became of messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from .. import __version__
+from ..entities.errors import IotSphereError
+from . import dead_letters, devices, messages, serving
+from .console import err, out
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="IoTSphere: devices on MQTT, browsers and services on WebSockets, one durable log between them.",
+)
+app.add_typer(devices.app, name="device")
+app.add_typer(dead_letters.app, name="dead-letters")
+for command in (
+    serving.up, serving.run, devices.token, messages.publish, messages.tail, messages.ledger, messages.trace,
+):  # fmt: skip
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; errors end in one line that says what to do, and exit code 1 (try again) or 2."""
+    try:
+        app()
+    except IotSphereError as error:
+        err.print(f"[red]{escape(error.code)}[/]: {escape(error.message)}")
+        sys.exit(1 if error.retry else 2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"iotsphere {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    """Every command has --help with examples."""

@@ -1,0 +1,78 @@
+"""What all commands share: where they print, the options that recur, and how they find a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+import uvloop
+from pydantic import ValidationError
+from rich.console import Console
+
+from ..app import App, read_endpoints
+from ..drivers.http_client import HttpClient
+from ..entities.errors import RequestInvalid, Unavailable
+from ..settings import Settings
+
+T = TypeVar("T")
+API: Final = "/api/v1"
+DEFAULT_DATA: Final = Path(".iotsphere")
+
+out = Console()
+err = Console(stderr=True)
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="IOTSPHERE_DATA", help="Folder of the gateway's data [default: .iotsphere]"),
+]
+LogUrl = Annotated[
+    str | None, typer.Option("--log", envvar="IOTSPHERE_LOG", help="sqlite (default), memory or redis://HOST:PORT/DB")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="The gateway's HTTP or WebSocket URL [default: the one that uses the data folder]"),
+]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="IOTSPHERE_TOKEN", help="[default: made from the gateway's secrets]")
+]
+
+
+def settings_of(**given: object) -> Settings:
+    """The settings with what the command line gave. Raises RequestInvalid, naming the setting."""
+    try:
+        return Settings.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RequestInvalid(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the fast event loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def gateway_of(data: Path | None, url: str | None, token: str | None, door: str) -> tuple[str, str]:
+    """URL and token for a command that talks to a running gateway. Raises Unavailable when none runs."""
+    settings = settings_of(data=data)
+    if url is None:
+        known = read_endpoints(settings.data)
+        if known is None or door not in known:
+            raise Unavailable(
+                f"no running gateway uses {settings.data}; start one with: iotsphere up, or name it with --url and --token"
+            )
+        url = str(known[door])
+    if token is None:
+        if not settings.secrets_file.exists():
+            raise RequestInvalid("no token: give --token or IOTSPHERE_TOKEN, or --data with the gateway's data folder")
+        token = App(settings.model_copy(update={"log": "memory"}), ()).operator_token()
+    return url, token
+
+
+def http_of(data: Path | None, url: str | None, token: str | None) -> HttpClient:
+    """A caller of the gateway's HTTP door."""
+    return HttpClient(*gateway_of(data, url, token, "http"))
