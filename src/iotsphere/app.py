@@ -21,12 +21,11 @@ from .containers import Container, make_container
 from .drivers.secrets import Secrets, load_or_create
 from .entities.errors import Conflict, RequestInvalid, Unavailable
 from .entities.principal import Principal
-from .settings import Settings
+from .settings import ROLES, Settings
 from .use_cases.tokens import operator
 
 logger = structlog.get_logger("iotsphere.app")
 
-ROLES: Final = ("ingress", "websocket", "api")
 REFRESH_EVERY_S: Final = 2.0
 OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
 ENDPOINTS_FILE: Final = "endpoints.json"

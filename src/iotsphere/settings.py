@@ -8,6 +8,7 @@ from typing import Final, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+ROLES: Final = ("ingress", "websocket", "api")
 CONTAINER_SECRETS: Final = "/run/secrets"
 
 

@@ -12,7 +12,6 @@ import uvloop
 from pydantic import ValidationError
 from rich.console import Console
 
-from ..app import App, read_endpoints
 from ..drivers.http_client import HttpClient
 from ..entities.errors import RequestInvalid, Unavailable
 from ..settings import Settings
@@ -58,6 +57,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def gateway_of(data: Path | None, url: str | None, token: str | None, door: str) -> tuple[str, str]:
     """URL and token for a command that talks to a running gateway. Raises Unavailable when none runs."""
+    from ..app import App, read_endpoints
+
     settings = settings_of(data=data)
     if url is None:
         known = read_endpoints(settings.data)

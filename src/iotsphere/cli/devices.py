@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..app import registers
 from ..use_cases.tokens import operator
 from .console import AsJson, Data, LogUrl, out, run, settings_of
 
@@ -20,6 +19,8 @@ def device_add(device_id: str, data: Data = None, log: LogUrl = None, as_json: A
     """Admit a device and print its credentials, once.  Example:  iotsphere device add sensor-7"""
 
     async def work() -> Any:
+        from ..app import registers
+
         async with registers(settings_of(data=data, log=log)) as box:
             return await box.devices().register(_domain(), device_id)
 
@@ -40,6 +41,8 @@ def device_list(data: Data = None, log: LogUrl = None, as_json: AsJson = False) 
 
     async def work() -> list[Any]:
         found: list[Any] = []
+        from ..app import registers
+
         async with registers(settings_of(data=data, log=log)) as box:
             while page := await box.devices().list(_domain(), found[-1].device_id if found else "", 1_000):
                 found.extend(page)
@@ -58,6 +61,8 @@ def device_remove(device_id: str, data: Data = None, log: LogUrl = None, as_json
     """Remove a device; its connections end within seconds.  Example:  iotsphere device remove sensor-7"""
 
     async def work() -> None:
+        from ..app import registers
+
         async with registers(settings_of(data=data, log=log)) as box:
             await box.devices().remove(_domain(), device_id)
 
@@ -76,6 +81,8 @@ def token(
     """Issue a token.  Example:  iotsphere token user:ann --grant 'subscribe:iotsphere/devices/+/telemetry/#'"""
 
     async def work() -> Any:
+        from ..app import registers
+
         async with registers(settings_of(data=data, log=log)) as box:
             return box.tokens().issue(operator(_domain()), subject, grant, (), int(hours * 3600))
 

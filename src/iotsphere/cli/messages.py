@@ -12,7 +12,6 @@ from rich.table import Table
 
 from .console import API, AsJson, Data, Token, Url, err, gateway_of, http_of, out, run
 
-
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,9 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from .. import logs
-from ..app import ROLES, App
 from ..entities.errors import RequestInvalid, Unavailable
-from ..settings import Settings
+from ..settings import ROLES, Settings
 from .console import DEFAULT_DATA, Data, out, settings_of
 from .console import run as run_loop
 
@@ -61,6 +60,8 @@ def _serve(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool
 
 
 async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool) -> None:
+    from ..app import App
+
     async with App(settings, roles) as gateway:
         gateway.stop_on_signals()
         sample = await gateway.start_demo() if demo else None
@@ -75,7 +76,7 @@ async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_js
         raise Unavailable(f"the gateway stopped by itself: {gateway.failure}; see the log lines above")
 
 
-def _welcome(gateway: App, token: str, sample: dict[str, str] | None) -> None:
+def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
     table = Table.grid(padding=(0, 2))
     names = {"mqtt": "MQTT (devices)", "websocket": "WebSocket", "http": "HTTP API"}
     for name, place in gateway.endpoints.items():
