@@ -7,8 +7,8 @@ of message id and topic, the message id, the topic and the body.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
+from zlib import crc32
 
 from ..entities.message import Entry, Record
 from ..entities.position import Partition, Position
@@ -18,6 +18,8 @@ _CRC: Final = struct.Struct("<I")
 _FORMAT: Final = 1
 _RETAIN: Final = 1
 _MINTED: Final = 2
+_START: Final = _CRC.size + _HEAD.size
+_new: Final = tuple.__new__
 
 
 class CorruptRecord(ValueError):
@@ -26,38 +28,36 @@ class CorruptRecord(ValueError):
 
 def pack(record: Record, appended_at: int) -> bytes:
     """Turn a record into its stored form."""
-    message_id = record.message_id.encode()
-    topic = record.topic.encode()
-    flags = (_RETAIN if record.retain else 0) | (_MINTED if record.minted else 0)
-    rest = b"".join(
-        (
-            _HEAD.pack(_FORMAT, flags, appended_at, record.timestamp, record.expires_at, len(message_id), len(topic)),
-            message_id,
-            topic,
-            record.body,
-        )
-    )
-    return _CRC.pack(zlib.crc32(rest)) + rest
+    _, topic_text, id_text, body, timestamp, expires_at, retain, minted = record
+    message_id = id_text.encode()
+    topic = topic_text.encode()
+    flags = (_RETAIN if retain else 0) | (_MINTED if minted else 0)
+    head = _HEAD.pack(_FORMAT, flags, appended_at, timestamp, expires_at, len(message_id), len(topic))
+    rest = b"".join((head, message_id, topic, body))
+    return _CRC.pack(crc32(rest)) + rest
 
 
 def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
     """Turn a stored form back into an entry. Raises CorruptRecord when the checksum or the layout is wrong."""
-    if len(stored) < 4 + _HEAD.size or _CRC.unpack_from(stored)[0] != zlib.crc32(memoryview(stored)[4:]):
+    # A copy of the rest is cheaper than a view of it, up to tens of kilobytes.
+    if len(stored) < _START or _CRC.unpack_from(stored)[0] != crc32(stored[4:]):
         raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: checksum mismatch")
     form, flags, appended_at, timestamp, expires_at, id_length, topic_length = _HEAD.unpack_from(stored, 4)
     if form != _FORMAT:
         raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: unknown record format {form}")
-    start = 4 + _HEAD.size
-    middle = start + id_length
+    middle = _START + id_length
     end = middle + topic_length
-    record = Record(
+    topic = stored[middle:end].decode()
+    message_id = stored[_START:middle].decode()
+    # Made as the tuples that they are: naming the fields costs as much as all the rest.
+    facts = (
         partition,
-        stored[middle:end].decode(),
-        stored[start:middle].decode(),
+        topic,
+        message_id,
         stored[end:],
         timestamp,
         expires_at,
-        bool(flags & _RETAIN),
-        bool(flags & _MINTED),
+        flags & _RETAIN != 0,
+        flags & _MINTED != 0,
     )
-    return Entry(position, appended_at, record)
+    return _new(Entry, (position, appended_at, _new(Record, facts)))
