@@ -72,6 +72,7 @@ class App:
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._demo: list[asyncio.Task[None]] = []
         self._doors: dict[str, Door] = {}
 
     @property
@@ -174,7 +175,7 @@ class App:
             station = await self._demo_device(device_id)
             readings = demo.readings_of(device_id)
             run = partial(demo.run_station, host, port, demo.Station(**station, readings=readings), domain)
-            self._watch(device_id, run)
+            self._demo.append(asyncio.get_running_loop().create_task(run(), name=device_id))
         return await self._demo_device("my-device")
 
     async def _demo_device(self, device_id: str) -> dict[str, str]:
@@ -235,6 +236,10 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for station in self._demo:
+            station.cancel()
+        if self._demo:
+            await asyncio.wait(self._demo)
         try:
             await self._drain()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dependency_injector import containers, providers
@@ -11,6 +12,7 @@ from .adapters.client_delivery import ClientDeliveryAdapter
 from .adapters.client_use_cases import ClientUseCases
 from .adapters.edge import Edge
 from .adapters.http.publishing import HttpPublishing
+from .adapters.notices import presence_record
 from .adapters.poison import poison_letters
 from .adapters.redrive import DeadLetterFormat
 from .adapters.tokens import JsonWebTokens
@@ -30,10 +32,12 @@ from .use_cases.history import History
 from .use_cases.last_values import LastValues
 from .use_cases.ledger import Ledger
 from .use_cases.ports.clock import Clock
+from .use_cases.presence import Presence
 from .use_cases.publish import MessagePublishUseCase
 from .use_cases.rate_limit import Rate, RateLimit
 from .use_cases.retention import RetentionUseCase, channels_with
 from .use_cases.revocations import Revocations
+from .use_cases.sessions import Sessions
 from .use_cases.subscribe import MessageSubscriptionUseCase
 from .use_cases.tokens import Tokens
 from .use_cases.trace import Trace
@@ -166,6 +170,38 @@ def _websocket(use_cases: ClientUseCases, settings: Settings) -> Any:
     return WebSocketGateway(use_cases, limits)
 
 
+def _sessions(documents: Any, log: Any, clock: Clock, settings: Settings) -> Sessions:
+    return Sessions(documents, log, clock, settings.node)
+
+
+def _presence(documents: Any, publish: MessagePublishUseCase, edge: Edge, clock: Clock, settings: Settings) -> Presence:
+    return Presence(documents, publish, partial(presence_record, edge), clock, settings.node)
+
+
+def _mqtt(box: Any) -> Any:
+    from .gateways.mqtt import MqttGateway
+    from .gateways.mqtt_door import MqttLimits, MqttUseCases
+
+    settings = box.settings()
+    limits = MqttLimits(
+        connections=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+        limit_loopback=settings.limit_loopback,
+    )
+    use_cases = MqttUseCases(
+        authenticate=box.authenticate(),
+        publish=box.publish(),
+        subscribe=box.subscribe(),
+        edge=box.edge(),
+        last_values=box.last_values(),
+        sessions=box.sessions(),
+        presence=box.presence(),
+        rates=box.rates(),
+        clock=box.clock(),
+    )
+    return MqttGateway(use_cases, limits)
+
+
 def _http(box: Any) -> Any:
     from .gateways.http import HttpGateway, HttpLimits, HttpUseCases
 
@@ -277,6 +313,9 @@ class Container(containers.DeclarativeContainer):
     websocket_gateway: providers.Provider[Any] = providers.Singleton(_websocket, client_use_cases, settings)
     measures = providers.Singleton(_measures, publish, feed, flow, retention)
     here: providers.Self[Any] = providers.Self()
+    sessions = providers.Singleton(_sessions, documents, log, clock, settings)
+    presence = providers.Singleton(_presence, documents, publish, edge, clock, settings)
+    mqtt_gateway: providers.Provider[Any] = providers.Singleton(_mqtt, here)
     http_gateway: providers.Provider[Any] = providers.Singleton(_http, here)
 
 

@@ -40,6 +40,11 @@ class Settings(BaseSettings):
     secrets: Path | None = Field(
         default=None, description="File with the secrets; default: secrets.json in the data folder"
     )
+    node: str = Field(
+        default="gateway",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="Name of this process, the same after its restart; each of several ingress processes needs its own",
+    )
     mqtt: str = Field(default="127.0.0.1:1883", description="HOST:PORT of the MQTT door; port 0 = any free one")
     websocket: str = Field(default="127.0.0.1:8765", description="HOST:PORT of the WebSocket door")
     http: str = Field(default="127.0.0.1:8080", description="HOST:PORT of the HTTP door")

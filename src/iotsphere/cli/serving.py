@@ -83,9 +83,8 @@ def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
         table.add_row(f"[bold]{names[name]}[/]", escape(place))
     table.add_row("[bold]Data[/]", escape(str(gateway.settings.data.resolve())))
     if sample is not None:
-        table.add_row(
-            "[bold]A device to try[/]", f"username {escape(sample['username'])}  password {escape(sample['password'])}"
-        )
+        table.add_row("[bold]A device to try[/]", f"username {escape(sample['username'])}")
+        table.add_row("", f"password {escape(sample['password'])}")
     out.print(Panel(table, title="IoTSphere is running", subtitle="Ctrl-C stops it", expand=False))
     folder = "" if gateway.settings.data == DEFAULT_DATA else f" --data {gateway.settings.data}"
     if sample is not None and "mqtt" in gateway.endpoints:
