@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import repeat
@@ -28,7 +28,7 @@ from ...use_cases.ports.message_log import Appended, Slice
 from .keys import Keys
 from .link import Command, Link
 from .scripts import APPEND, SETTLE
-from .shelves import Shelf, Shelves
+from .shelves import Shelf, Shelves, places
 
 CHUNK_RECORDS: Final = 500
 CHUNK_BYTES: Final = 1 << 20
@@ -61,11 +61,16 @@ class Chunk:
     shelf: Shelf
     indexes: Sequence[int]
     records: Sequence[Record]
+    ids: Sequence[str]
     packed: Sequence[bytes]
     appended_at: int
     number: int = 0
+    all_minted: bool = False
     positions: list[Position] = field(default_factory=list)
     duplicates: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.all_minted = all(record.minted for record in self.records)
 
     def command(self, run: str, producer: str, follows: bool, server_ms: float) -> Command:
         """The script call."""
@@ -73,7 +78,7 @@ class Chunk:
         epoch = max(int(server_ms), self.shelf.epoch + 1)
         names: tuple[str, ...] = (keys.log, keys.meta, keys.call(producer), keys.marks)
         digests = b""
-        if not all(record.minted for record in self.records):
+        if not self.all_minted:
             names += keys.ids(server_ms)
             digests = b"".join(_NO_DIGEST if record.minted else digest(record.message_id) for record in self.records)
         return APPEND(names, run, self.number, int(follows), self.appended_at, epoch, digests, *self.packed)
@@ -82,7 +87,7 @@ class Chunk:
         """Read the script's result; returns the position before the new entries, and their count."""
         _, epoch, first, count, *known = result.split()
         before = Position(int(epoch), int(first) - 1)
-        fresh = list(map(Position, repeat(before.epoch), range(before.offset + 1, before.offset + 1 + int(count))))
+        fresh = places(before, int(count))
         if known:
             found = dict(_found(word) for word in known)
             rest = iter(fresh)
@@ -94,9 +99,10 @@ class Chunk:
 
     def minted(self) -> Iterator[tuple[str, Position]]:
         """Where the minted records are."""
-        for record, position in zip(self.records, self.positions, strict=True):
-            if record.minted:
-                yield record.message_id, position
+        known = zip(self.ids, self.positions, strict=True)
+        if self.all_minted:
+            return known
+        return (pair for record, pair in zip(self.records, known, strict=True) if record.minted)
 
 
 class Appender:
@@ -115,6 +121,7 @@ class Appender:
         if not records:
             return Appended([], frozenset())
         chunks, twins = self._chunks(records, shelves)
+        whole = len(chunks) == 1 and not twins
         positions: list[Position] = [Position(0, 0)] * len(records)
         duplicates: set[int] = set()
         async with self._lock:
@@ -127,6 +134,8 @@ class Appender:
                 for chunk in chunks:
                     _remember(chunk)
                 raise
+        if whole and chunks and len(chunks[0].positions) == len(records):
+            return Appended(chunks[0].positions, frozenset(chunks[0].duplicates))
         for chunk in chunks:
             for index, position in zip(chunk.indexes, chunk.positions, strict=True):
                 positions[index] = position
@@ -150,14 +159,20 @@ class Appender:
         twins: dict[int, int] = {}
         for partition, lane in lanes.items():
             owners[partition].forget_settled()
-            if len({records[index].message_id for index in lane}) < len(lane):
-                lane = list(_first_ones(lane, records, twins))  # noqa: PLW2901 - the rest are twins
             mine = [records[index] for index in lane]
+            ids = [record.message_id for record in mine]
+            if len(set(ids)) < len(ids):
+                lane = list(_first_ones(lane, ids, twins))  # noqa: PLW2901 - the rest are twins
+                mine = [records[index] for index in lane]
+                ids = [record.message_id for record in mine]
             packed = list(map(pack, mine, repeat(now)))
-            chunks += (
-                Chunk(owners[partition], lane[start:stop], mine[start:stop], packed[start:stop], now)
-                for start, stop in _bites(packed)
-            )
+            shelf = owners[partition]
+            if len(packed) <= CHUNK_RECORDS and sum(map(len, packed)) <= CHUNK_BYTES:
+                chunks.append(Chunk(shelf, lane, mine, ids, packed, now))
+                continue
+            for start, stop in _bites(packed):
+                bite = slice(start, stop)
+                chunks.append(Chunk(shelf, lane[bite], mine[bite], ids[bite], packed[bite], now))
         return chunks, twins
 
     async def _deliver(self, chunks: Sequence[Chunk], followers: Followers) -> None:
@@ -234,12 +249,13 @@ class Appender:
             return
         shelf.grew(before.epoch, before.offset + count, max(map(len, chunk.packed)))
         if followers.want(shelf.partition):
-            known = set(chunk.duplicates)
-            entries = [
-                Entry(position, chunk.appended_at, record)
-                for place, (position, record) in enumerate(zip(chunk.positions, chunk.records, strict=True))
-                if place not in known
-            ]
+            facts: Iterable[tuple[Position, int, Record]] = zip(
+                chunk.positions, repeat(chunk.appended_at), chunk.records
+            )
+            if chunk.duplicates:
+                known = set(chunk.duplicates)
+                facts = (one for place, one in enumerate(facts) if place not in known)
+            entries = list(map(tuple.__new__, repeat(Entry), facts))
             followers.appended(Slice(shelf.partition, entries, entries[-1].position), before)
 
     async def _settle(self, followers: Followers) -> None:
@@ -265,13 +281,12 @@ class Appender:
 def _unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Iterator[Chunk]:
     """The part of a chunk that this driver object has not appended already."""
     shelf = chunk.shelf
-    ids = [record.message_id for record in chunk.records]
-    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(ids)]
+    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(chunk.ids)]
     if not known:
         yield chunk
         return
     rest: list[int] = []
-    for place, (index, message_id) in enumerate(zip(chunk.indexes, ids, strict=True)):
+    for place, (index, message_id) in enumerate(zip(chunk.indexes, chunk.ids, strict=True)):
         position = next((found[message_id] for found in known if message_id in found), None)
         if position is None:
             rest.append(place)
@@ -279,9 +294,14 @@ def _unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> I
             positions[index] = position
             duplicates.add(index)
     if rest:
-        indexes = [chunk.indexes[place] for place in rest]
-        records = [chunk.records[place] for place in rest]
-        yield Chunk(shelf, indexes, records, [chunk.packed[place] for place in rest], chunk.appended_at)
+        yield Chunk(
+            shelf,
+            [chunk.indexes[place] for place in rest],
+            [chunk.records[place] for place in rest],
+            [chunk.ids[place] for place in rest],
+            [chunk.packed[place] for place in rest],
+            chunk.appended_at,
+        )
 
 
 def _remember(chunk: Chunk) -> None:
@@ -302,10 +322,10 @@ def _found(word: bytes) -> tuple[int, Position]:
     return int(place), Position(int(epoch), int(offset))
 
 
-def _first_ones(lane: Sequence[int], records: Sequence[Record], twins: dict[int, int]) -> Iterator[int]:
+def _first_ones(lane: Sequence[int], ids: Sequence[str], twins: dict[int, int]) -> Iterator[int]:
     first: dict[str, int] = {}
-    for index in lane:
-        known = first.setdefault(records[index].message_id, index)
+    for index, message_id in zip(lane, ids, strict=True):
+        known = first.setdefault(message_id, index)
         if known == index:
             yield index
         else:
