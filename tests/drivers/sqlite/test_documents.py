@@ -20,5 +20,6 @@ class TestSqliteDocuments(DocumentsContract, SharedDocumentsContract):
 
     @pytest.fixture
     async def neighbour(self, documents: Documents, tmp_path: Path) -> AsyncIterator[Documents]:
+        assert await documents.get("made", "first") is None
         async with SqliteDocuments(tmp_path / "data" / "documents.db") as neighbour:
             yield neighbour

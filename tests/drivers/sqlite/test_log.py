@@ -16,9 +16,9 @@ from iotsphere.use_cases.ports.message_log import MessageLog
 from tests.contracts.message_log import MessageLogContract, StoredLogContract, WatchedLogContract
 
 
-def damage(directory: Path, partition: Partition, offset: int) -> None:
+def damage(path: Path, partition: Partition, offset: int) -> None:
     """Turn one byte of a stored record over, from another connection."""
-    with closing(sqlite3.connect(directory / "log.db")) as connection, connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         (number,) = connection.execute(
             "SELECT id FROM partitions WHERE domain = ? AND channel = ? AND number = ?", partition
         ).fetchone()
@@ -38,13 +38,10 @@ class TestSqliteLog(MessageLogContract, StoredLogContract, WatchedLogContract):
             yield log
 
     @pytest.fixture
-    async def neighbour(self, log: MessageLog, clock: ManualClock, tmp_path: Path) -> AsyncIterator[MessageLog]:
-        async with SqliteLog(tmp_path, clock, read_only=True) as neighbour:
+    async def neighbour(self, log: SqliteLog, clock: ManualClock) -> AsyncIterator[MessageLog]:
+        async with SqliteLog(log.file.path.parent, clock, read_only=True) as neighbour:
             yield neighbour
 
-    @pytest.fixture(autouse=True)
-    def directory(self, tmp_path: Path) -> None:
-        self._directory = tmp_path
-
     async def damage(self, log: MessageLog, partition: Partition, offset: int) -> None:
-        damage(self._directory, partition, offset)
+        assert isinstance(log, SqliteLog)
+        damage(log.file.path, partition, offset)
