@@ -50,7 +50,9 @@ class Row:
             f"{run.rate:,.0f}{spread}",
             _times(run.puback),
             _times(run.delivery),
-            " · ".join(f"{name} {share:.0%}" for name, share in run.cpu.items()),
+            " · ".join(
+                f"{name} {1e6 * used / run.delivered:.1f} ({used / run.seconds:.0%})" for name, used in run.cpu.items()
+            ),
             " / ".join(str(count) for count in faults),
         )
 
@@ -61,7 +63,7 @@ HEADINGS = (
     "messages/s",
     "PUBACK ms p50/p99/p99.9",
     "delivery ms p50/p99/p99.9",
-    "CPU, of one core",
+    "CPU µs a message (of one core)",
     "lost / reordered / duplicated",
 )
 
@@ -84,7 +86,9 @@ def show(rows: Sequence[Row], machine: dict[str, str], console: Console) -> None
     """Print one table."""
     table = Table(box=box.SIMPLE_HEAD, title=f"{machine['cores']} cores, {machine['cpu']}")
     for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("system", "load", "CPU, of one core") else "right")
+        table.add_column(
+            heading, justify="left" if heading in ("system", "load", "CPU µs a message (of one core)") else "right"
+        )
     previous = None
     for row in rows:
         title, *cells = row.cells()

@@ -26,9 +26,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run's figures. Rates are messages a second, times ms, CPU shares of one core.
+    """One run's figures. ``rate``: messages a second. ``puback``, ``delivery``: ms. ``cpu``: seconds, by process.
 
-    ``rate``: messages delivered, over the time from the first one sent to the last one delivered.
+    ``seconds``: from the first message sent to the last one delivered; the rate and the CPU seconds are over this span.
     """
 
     rate: float
@@ -42,6 +42,7 @@ class Result:
     puback: dict[str, float]
     delivery: dict[str, float]
     cpu: dict[str, float]
+    seconds: float
     frames: int
 
     @property
@@ -96,7 +97,8 @@ async def measure(subject: Subject, load: Load, folder: Path) -> Result:
         phantom=missing.phantom + received["foreign"],
         puback=_times(sent),
         delivery=_times(received),
-        cpu={name: seconds / span for name, seconds in cpu.items()},
+        cpu=cpu,
+        seconds=span,
         frames=received["frames"],
     )
 

@@ -27,7 +27,8 @@ RESULT = Result(
     phantom=0,
     puback=TIMES,
     delivery=TIMES,
-    cpu={"gateway": 0.984, "load": 0.1},
+    cpu={"gateway": 0.00154, "load": 0.0001},
+    seconds=0.002,
     frames=10,
 )
 MACHINE = {
@@ -67,7 +68,7 @@ def test_the_middle_run_is_shown_with_the_spread_and_the_faults_of_all_runs() ->
         "30,000 (20,000–40,000)",
         "0.50 / 12.3 / 123",
         "0.50 / 12.3 / 123",
-        "gateway 98% · load 10%",
+        "gateway 15.4 (77%) · load 1.0 (5%)",
         "2 / 0 / 0",
     )
     assert [run.is_clean for run in ceiling.runs] == [True, False, True]

@@ -19,7 +19,7 @@ import psutil
 from .servers import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN = 40.0
+READY_WITHIN = 60.0
 POLL = 0.02
 
 
