@@ -12,7 +12,9 @@ import binascii
 import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -56,24 +58,33 @@ def vector(positions: Mapping[Partition, Position]) -> bytes:
     """The unsigned form of the positions; the same positions always give the same bytes."""
     out = bytearray((_FORMAT,))
     ordered = sorted(positions.items())
-    domains = sorted({partition.domain for partition, _ in ordered})
-    for domain in domains:
-        entries = [entry for entry in ordered if entry[0].domain == domain]
-        _put_text(out, domain)
-        _put(out, len(entries))
-        epoch = 0
-        for (_, channel, number), position in entries:
-            code = _CODES.get(channel)
-            if code is None:
-                out.append(_OTHER_CHANNEL)
-                _put_text(out, channel)
-            else:
-                out.append(code)
-            _put(out, number)
-            step = position.epoch - epoch
-            _put(out, step * 2 if step >= 0 else -step * 2 - 1)
-            _put(out, position.offset)
-            epoch = position.epoch
+    domains = Counter(partition.domain for partition, _ in ordered)
+    domain = None
+    epoch = 0
+    for partition, (now, offset) in ordered:
+        if partition.domain != domain:
+            domain = partition.domain
+            _put_text(out, domain)
+            _put(out, domains[domain])
+            epoch = 0
+        out += _place(partition.channel, partition.number)
+        step = now - epoch
+        _put(out, step * 2 if step >= 0 else -step * 2 - 1)
+        _put(out, offset)
+        epoch = now
+    return bytes(out)
+
+
+@lru_cache(maxsize=1_024)
+def _place(channel: str, number: int) -> bytes:
+    out = bytearray()
+    code = _CODES.get(channel)
+    if code is None:
+        out.append(_OTHER_CHANNEL)
+        _put_text(out, channel)
+    else:
+        out.append(code)
+    _put(out, number)
     return bytes(out)
 
 

@@ -22,8 +22,19 @@ from ..use_cases.ports.clock import Clock
 from . import dead_letter as letters
 from .claims import Claims, check_id, read_claims, stated_id
 from .message_id import MessageIds, derived, is_message_id
-from .payload import Payload, of_value, read, too_large
-from .timestamps import CLOCK_UNTRUSTED, Stamp, iso, iso_bytes, judge, read_time, within_years
+from .payload import Payload, decoder_of, of_value, read_json, too_large
+from .timestamps import (
+    CLOCK_UNTRUSTED,
+    FIRST_MS,
+    MAX_FUTURE_MS,
+    MAX_PAST_MS,
+    Stamp,
+    iso,
+    iso_bytes,
+    judge,
+    read_time,
+    within_years,
+)
 
 TIME_KEYS: Final = ("timestamp", "ts", "time", "Time")
 _TIME_KEYS: Final = frozenset(TIME_KEYS)
@@ -33,6 +44,7 @@ _SOURCE: Final = "edge"
 _HEAD: Final = b'{"metadata":{"messageId":"'
 _TIMESTAMP: Final = b'","timestamp":"'
 _SEAM: Final = b'},"payload":'
+_STAMPED_SEAM: Final = b'"},"payload":'
 _MESSAGE_TYPES: Final = {"request": "command", "response": "response", "notifications": "notification"}
 _NOTHING_CLAIMED: Final = Claims()
 
@@ -41,7 +53,8 @@ class Route(NamedTuple):
     """All that is constant for one principal on one topic; cache it as long as the principal's grants hold.
 
     ``timed``: a plain payload's own time keys count. ``middle``: the envelope's bytes between timestamp and correlation
-    id; ``plain``: the same, then no correlation id and no optional key, up to the payload.
+    id; ``plain``: the same, then no correlation id and no optional key, up to the payload; ``stamped``: as ``plain``,
+    up to the value of ``receivedAt``.
     """
 
     topic: Topic
@@ -51,6 +64,7 @@ class Route(NamedTuple):
     timed: bool
     middle: bytes
     plain: bytes
+    stamped: bytes
 
 
 class Edge:
@@ -93,7 +107,7 @@ class Edge:
         try:
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(payload))
-            value, text = content = read(payload, content_type)
+            value, text = content = read_json(payload) if content_type is None else decoder_of(content_type)(payload)
             # Numbers may grow when they are written anew: 1e9 becomes 1000000000.0.
             if len(text) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(text))
@@ -113,12 +127,20 @@ class Edge:
             if message_id is not None and is_message_id(message_id):
                 error.facts.setdefault("message_id", message_id)
             raise
+        time = received_at
         if route.timed and not _TIME_KEYS.isdisjoint(value):
             stamp = _stamp_of(route, value, received_at)
-            return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
+            if stamp.quality is not None:
+                return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
+            time = stamp.timestamp
         minted = self._mint(received_at)
-        body = b"".join((_HEAD, minted.encode(), _TIMESTAMP, iso_bytes(received_at), route.plain, text, b"}"))
-        return Record(route.partition, route.topic.text, minted, body, received_at, 0, retain, True)
+        head = (_HEAD, minted.encode(), _TIMESTAMP, iso_bytes(time))
+        if time == received_at:
+            body = b"".join((*head, route.plain, text, b"}"))
+        else:
+            body = b"".join((*head, route.stamped, iso_bytes(received_at), _STAMPED_SEAM, text, b"}"))
+        # Past NamedTuple's own constructor, which costs as much as parsing a small payload.
+        return tuple.__new__(Record, (route.partition, route.topic.text, minted, body, time, 0, retain, True))
 
     def dead_letter(
         self,
@@ -158,6 +180,7 @@ class Edge:
         partitions = self._partitions(topic.domain, topic.channel)
         message_type = _message_type(topic)
         middle = b'","topic":%b,"source":%b,"correlationId":' % (orjson.dumps(topic.text), orjson.dumps(source))
+        plain = middle + b"null" + _tail(message_type)
         return Route(
             topic,
             partitions[partition_index(topic.key, len(partitions))],
@@ -165,7 +188,8 @@ class Edge:
             message_type,
             topic.channel == "telemetry",
             middle,
-            middle + b"null" + _tail(message_type) + _SEAM,
+            plain + _SEAM,
+            plain + b',"receivedAt":"',
         )
 
     def _admit_envelope(
@@ -244,6 +268,8 @@ def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp
     stated = False
     for key in TIME_KEYS:
         found = value.get(key)
+        if type(found) is int and FIRST_MS <= received_at - MAX_PAST_MS <= found <= received_at + MAX_FUTURE_MS:
+            return Stamp(found)  # milliseconds that are believed: the usual case, without detours
         reading = read_time(found)
         if reading is not None:
             return judge(reading, received_at)

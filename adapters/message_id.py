@@ -13,25 +13,34 @@ from typing import Final
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 
 
+_TAILS: Final = tuple(f"{number:03x}" for number in range(4096))
+
+
 class MessageIds:
     """A source of message ids. Make it after the process has forked: two copies would mint the same ids."""
 
-    __slots__ = ("_count", "_head", "_node", "_time")
+    __slots__ = ("_head", "_high", "_low", "_node", "_time")
 
     def __init__(self) -> None:
         self._node = f"-7{secrets.randbits(12):03x}-{0x8000 | secrets.randbits(14):04x}-"
-        self._count = secrets.randbits(47)  # below half, so that it never runs over
+        self._high = secrets.randbits(35)  # of 36 bits, so that it never runs over
+        self._low = 0
         self._time = -1
         self._head = ""
 
     def mint(self, time: int) -> str:
         """A new id for ``time``, ms since 1970."""
+        low = self._low
+        if low == 4096:
+            self._high += 1
+            self._time = -1
+            low = 0
         if time != self._time:
             text = f"{time & 0xFFFF_FFFF_FFFF:012x}"
-            self._head = f"{text[:8]}-{text[8:]}{self._node}"
+            self._head = f"{text[:8]}-{text[8:]}{self._node}{self._high:09x}"
             self._time = time
-        self._count = count = self._count + 1
-        return f"{self._head}{count:012x}"
+        self._low = low + 1
+        return self._head + _TAILS[low]
 
 
 def is_message_id(text: str) -> bool:

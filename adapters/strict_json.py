@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from ..entities.errors import MessageRefused
@@ -22,6 +22,8 @@ MAX_INT64: Final = 2**63 - 1
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf(?:inity)?)(?![A-Za-z0-9_])", re.IGNORECASE)
 _BAD_CHARACTER: Final = re.compile(r"\A\$|[.\x00-\x1f\x7f-\x9f]")
 _POLLUTING: Final = frozenset(("__proto__", "constructor", "prototype"))
+
+_CONTAINERS: Final = frozenset((dict, list))
 
 # Keys that passed the key rules before. Bounded; hostile keys can only make it start anew.
 _GOOD_KEYS: Final[set[str]] = set()
@@ -67,9 +69,14 @@ def survey(value: object) -> tuple[bool, str | None]:
             if type(container) is dict:
                 if bad_key is None:
                     bad_key = first_bad_key(container)
-                below.extend(item for item in container.values() if type(item) is dict or type(item) is list)
+                items: Collection[object] = container.values()
             elif type(container) is list:
-                below.extend(item for item in container if type(item) is dict or type(item) is list)
+                items = container
+            else:
+                continue
+            # Asked of all items at once, since most containers hold nothing but scalars.
+            if not _CONTAINERS.isdisjoint(map(type, items)):
+                below += [item for item in items if type(item) is dict or type(item) is list]
         if not below:
             return False, bad_key
         level = below

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 DAY_MS: Final = 24 * 3600 * 1000
 MAX_PAST_MS: Final = 30 * DAY_MS
 MAX_FUTURE_MS: Final = 5 * 60 * 1000
+# Epoch numbers below are seconds: the year 5138 as seconds, March 1973 as milliseconds.
+FIRST_MS: Final = 100_000_000_000
 CLOCK_UNTRUSTED: Final = "clock_untrusted"
 TZ_ASSUMED: Final = "tz_assumed"
 
@@ -21,6 +23,7 @@ _EARLIEST: Final = -62_135_596_800_000
 _LATEST: Final = 253_402_300_799_999
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
+_MILLISECONDS: Final = tuple(f"{number:03d}Z" for number in range(1000))
 _ISO: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,12}))?)?"
     r" ?([Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?\Z"
@@ -63,8 +66,9 @@ def _second(seconds: int) -> str:
 @lru_cache(maxsize=4_096)
 def iso(time: int) -> str:
     """Write ms since 1970 as ISO-8601 in UTC: ``2026-01-01T00:00:00.000Z``. Beyond the years 1 to 9999: their end."""
-    time = within_years(time)
-    return f"{_second(time // 1000)}{time % 1000:03d}Z"
+    if not _EARLIEST <= time <= _LATEST:
+        time = within_years(time)
+    return _second(time // 1000) + _MILLISECONDS[time % 1000]
 
 
 @lru_cache(maxsize=4_096)
@@ -111,15 +115,14 @@ def _read_text(text: str) -> Reading | None:
 
 
 def _read_number(number: int | float) -> Reading | None:
-    # The ranges do not overlap between 1973 (as ms) and 5138 (as s), so the magnitude alone tells the unit.
     size = abs(number)
-    if size < 1e11:
+    if size < FIRST_MS:
         time = round(number * 1000)
-    elif size < 1e14:
+    elif size < FIRST_MS * 1_000:
         time = int(number)
-    elif size < 1e17:
+    elif size < FIRST_MS * 1_000_000:
         time = int(number // 1_000)
-    elif size < 1e20:
+    elif size < FIRST_MS * 1_000_000_000:
         time = int(number // 1_000_000)
     else:
         return None
