@@ -23,7 +23,7 @@ from iotsphere.use_cases.history import History
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.ledger import Ledger
 from iotsphere.use_cases.publish import MessagePublishUseCase
-from iotsphere.use_cases.rate_limit import RateLimit
+from iotsphere.use_cases.rate_limit import Rate, RateLimit
 from iotsphere.use_cases.tokens import operator
 from iotsphere.use_cases.trace import Trace
 from tests.support.identity import Identity
@@ -34,10 +34,10 @@ DOMAINS = ("iotsphere", "other")
 class Rooms(Identity):
     """One process's use cases. Enter ``open_rooms`` to get one with its domains made."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_class: type[MemoryLog] = MemoryLog) -> None:
         super().__init__()
         clock = self.clock
-        self.log = MemoryLog(clock)
+        self.log = log_class(clock)
         self.queue = MemoryWorkQueue(self.log)
         self.edge = Edge(clock, self.log.partitions)
         self.publish = MessagePublishUseCase(self.log)
@@ -48,7 +48,7 @@ class Rooms(Identity):
         self.ledger = Ledger(self.log, self.queue, self.dead_letters)
         self.trace = Trace(self.log, self.dead_letters)
         self.bury = poison_letters(self.edge, clock)
-        self.rates = RateLimit()
+        self.rates = RateLimit(Rate(), Rate())
 
     def record(self, topic: str, payload: object, principal: Principal | None = None) -> Record:
         """A message as it would pass the edge; bytes are sent as they are."""
@@ -87,9 +87,9 @@ class Rooms(Identity):
 
 
 @asynccontextmanager
-async def open_rooms(domains: Sequence[str] = DOMAINS) -> AsyncIterator[Rooms]:
+async def open_rooms(domains: Sequence[str] = DOMAINS, log_class: type[MemoryLog] = MemoryLog) -> AsyncIterator[Rooms]:
     """Use cases with empty domains."""
-    rooms = Rooms()
+    rooms = Rooms(log_class)
     for domain in domains:
         await rooms.log.ensure(domain, DEFAULT_CHANNELS)
     await rooms.feed.start()
