@@ -11,7 +11,19 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 import hiredis
 from redis.asyncio.connection import Connection, parse_url
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from ...entities.errors import DurabilityTooWeak, IotSphereError, LogFull, LogUnavailable
 from . import durability as levels
@@ -20,6 +32,8 @@ from .options import RedisOptions
 Command = tuple[bytes | str | int, ...]
 LONGEST_PAUSE_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.02
+# Refusals that end by themselves: a failover, a cluster that is being put right.
+_PASSING: Final = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 _scripts: Final[dict[str, str]] = {}
 # The stub takes a tuple of one for a tuple of any length.
 _pack: Final = cast("Callable[[Command], bytes]", hiredis.pack_command)
@@ -173,16 +187,16 @@ class Endpoint:
 
     def translate(self, error: Exception) -> IotSphereError:
         """The error of the house for one of the library."""
-        text = str(error)
-        if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+        text = str(error) or type(error).__name__
+        if isinstance(error, OutOfMemoryError):
             return LogFull(f"Redis at {self.name} is at its maxmemory: raise it, or shorten the retention")
         if text.startswith("MISCONF"):
             return LogFull(f"Redis at {self.name} cannot write to its disk: {text}")
-        if text.startswith(("MOVED", "ASK", "CROSSSLOT")):
-            return LogUnavailable(f"Redis at {self.name} is a cluster of several nodes, which needs one node: {text}")
-        if isinstance(error, ResponseError) and not text.startswith(("READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN")):
+        if isinstance(error, (MovedError, AskError, ClusterCrossSlotError)):
+            return LogUnavailable(f"Redis at {self.name} is a cluster of several nodes; one node is supported: {text}")
+        if isinstance(error, ResponseError) and not isinstance(error, _PASSING):
             return IotSphereError(f"Redis at {self.name} refused a command: {text}")
-        return LogUnavailable(f"Redis at {self.name} is not available: {text or type(error).__name__}")
+        return LogUnavailable(f"Redis at {self.name} is not available: {text}")
 
 
 class Link:

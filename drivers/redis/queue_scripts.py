@@ -51,7 +51,7 @@ for _, group in ipairs(groups) do
   end
 end
 redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], ARGV[2], 'MKSTREAM')
-redis.call('HSET', KEYS[2], 'delivered', ARGV[3])
+redis.call('HSET', KEYS[2], 'delivered', ARGV[3], 'start', ARGV[3])
 redis.call('DEL', KEYS[3])
 """
 )
