@@ -53,7 +53,7 @@ def token_of(delivery: Delivery) -> str:
 def parse_token(domain: str, token: str) -> tuple[Partition, Position]:
     """Read a delivery's name. Raises RequestInvalid."""
     parts = token.split(".")
-    if len(parts) != 4 or not all(part.isdigit() and len(part) < 20 for part in parts[1:]):
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:]):
         raise RequestInvalid(f"{token[:80]!a} names no delivery; send the text that came with it")
     return Partition(domain, parts[0], int(parts[1])), Position(int(parts[2]), int(parts[3]))
 
