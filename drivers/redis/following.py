@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Final
@@ -30,12 +30,14 @@ _MAX_BYTES: Final = 1 << 20
 class Follower:
     """One reader that follows: its places, what waits for it in memory, and what it has to read from the log."""
 
-    __slots__ = ("behind", "bytes", "closed", "places", "reading", "room", "waiting", "wake")
+    __slots__ = ("behind", "bytes", "closed", "places", "queued", "reading", "room", "turn", "waiting", "wake")
 
     def __init__(self, after: Mapping[Partition, Position], room: int) -> None:
         self.places = dict(after)
         self.behind = dict.fromkeys(after)
         self.waiting: deque[tuple[Slice, int]] = deque()
+        self.queued: Counter[Partition] = Counter()
+        self.turn = False
         self.bytes = 0
         self.room = room
         self.reading: Partition | None = None
@@ -55,6 +57,7 @@ class Follower:
             and self.bytes + size <= self.room
         ):
             self.waiting.append((piece, size))
+            self.queued[partition] += 1
             self.bytes += size
             self.places[partition] = piece.end
         else:
@@ -71,20 +74,25 @@ class Follower:
         """The next slice that has something to tell. Raises ShuttingDown when the driver was closed."""
         while not self.closed:
             self.wake.clear()
-            if self.waiting:
+            # By turns, so that what comes from memory without end does not keep the rest waiting. What waits of a
+            # partition goes before what is read of it.
+            self.turn = not self.turn
+            partition = next((one for one in self.behind if not self.queued[one]), None)
+            if self.waiting and (self.turn or partition is None):
                 piece, size = self.waiting.popleft()
+                self.queued[piece.partition] -= 1
                 self.bytes -= size
                 return piece
-            if not self.behind:
+            if partition is None:
                 await self.wake.wait()
                 continue
-            piece = await self._read(shelves)
+            piece = await self._read(partition, shelves)
             if piece.entries or piece.gap is not None:
                 return piece
         raise ShuttingDown("the log was closed while it was followed")
 
-    async def _read(self, shelves: Shelves) -> Slice:
-        partition = self.reading = next(iter(self.behind))
+    async def _read(self, partition: Partition, shelves: Shelves) -> Slice:
+        self.reading = partition
         del self.behind[partition]
         try:
             piece = await shelves.slice(partition, self.places[partition], _LIMIT, _MAX_BYTES)
@@ -110,7 +118,9 @@ class Feed:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def follow(self, after: Mapping[Partition, Position], shelves: Shelves) -> AsyncGenerator[Slice, None]:
-        """Slices after the given positions, for ever; a log that is away is waited for."""
+        """Slices after the given positions, for ever; a log that is away is waited for. Raises UnknownDomain."""
+        for partition in after:
+            shelves[partition]
         follower = Follower(after, self._endpoint.options.follower_bytes)
         self._followers.add(follower)
         if not self._tasks:

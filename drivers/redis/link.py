@@ -211,11 +211,14 @@ class Link:
         self._served = 0
         self._failures = 0
         self._not_before = 0.0
+        self._closed = False
 
     async def open(self) -> Wire:
         """The connection, made anew where needed; after failures only when its jittered pause is over."""
         if self._connection is not None and self._connection.is_connected:
             return self._connection
+        if self._closed:
+            raise LogUnavailable("this log was closed")
         loop = asyncio.get_running_loop()
         if (pause := self._not_before - loop.time()) > 0:
             await asyncio.sleep(pause)
@@ -297,7 +300,8 @@ class Link:
                 raise self.endpoint.translate(reply) from reply
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection for good."""
+        self._closed = True
         if self._connection is not None:
             await self._connection.disconnect()
 

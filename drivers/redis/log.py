@@ -56,16 +56,23 @@ class RedisMessagingDriver:
 
     async def __aenter__(self) -> Self:
         """Connect, and learn the domains. Raises LogUnavailable, DurabilityTooWeak."""
-        await self._link.open()
-        (domains,) = await self.links.call(("SMEMBERS", self.keys.domains))
-        for domain in domains:
-            await self._learn(domain.decode())
+        try:
+            await self._link.open()
+            (domains,) = await self.links.call(("SMEMBERS", self.keys.domains))
+            for domain in domains:
+                await self._learn(domain.decode())
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close all connections; followers end with ShuttingDown."""
+        await self._close()
+
+    async def _close(self) -> None:
         await self._feed.close()
         await self._link.close()
         await self.links.close()

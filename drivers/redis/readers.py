@@ -21,6 +21,7 @@ from .shelves import Shelves, State
 from .trimming import PLAN, TRIM
 
 KEPT_LOSSES: Final = 1_000
+TRIM_STEP: Final = 20_000
 
 # KEYS readers, reader; ARGV name, (partition, progress)...
 _REGISTER: Final = script(
@@ -203,7 +204,9 @@ class Readers:
             names = (self._keys.losses(domain), self._keys.lost(domain))
             await self._links.write(_ANNOUNCE(names, str(partition), upto, KEPT_LOSSES, *words))
         pairs = [name for queue in queues for name in (keys.group(queue), keys.due(queue))]
-        await self._links.write(TRIM((*keys[1:4], *pairs), upto, *queues))
+        # In steps, since the server does nothing else meanwhile.
+        for step in (*range(first + TRIM_STEP, upto, TRIM_STEP), upto):
+            await self._links.write(TRIM((*keys[1:4], *pairs), step, *queues))
         return Gap(partition, min(lost.values()), upto, "retention") if lost else None
 
     async def _needs(self, partition: Partition, state: State, readers: Sequence[str]) -> Mapping[str, int]:
