@@ -29,10 +29,13 @@ _OFFSET_BITS: Final = 48
 class Draft:
     """What one transaction adds to one partition."""
 
-    __slots__ = ("epoch", "fresh", "hashes", "last", "records", "shelf", "stored", "total")
+    __slots__ = ("epoch", "fresh", "hashes", "last", "older", "prefix", "recent", "records", "shelf", "stored", "total")
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, recent: dict[str, int], older: dict[str, int], secret: bytes) -> None:
         self.shelf = shelf
+        self.recent = recent
+        self.older = older
+        self.prefix = secret + shelf.number.to_bytes(8, "little")
         self.epoch = shelf.lineage.epoch
         self.last = shelf.last
         self.total = shelf.total
@@ -52,19 +55,22 @@ class GroupAppender:
         self._touched_at = 0
         self._shelves = shelves
         self._clock = clock
-        # The last few ids by themselves, minted ones too, so that any append can be repeated by its caller.
-        self._recent: dict[tuple[int, str], int] = {}
-        self._older: dict[tuple[int, str], int] = {}
+        # The last few ids of each shelf by themselves, minted ones too, so that any caller can repeat its append.
+        self._recent: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
 
     def write(self, connection: sqlite3.Connection, batches: Sequence[Sequence[Record]]) -> WrittenGroup:
         """Write all batches; each outcome is what ``append`` returns or raises."""
         now = max(self._clock.now(), self._touched_at)
         drafts: dict[Partition, Draft] = {}
         outcomes = [self._batch(connection, records, drafts, now) for records in batches]
-        for draft in drafts.values():
-            if draft.stored:
-                draft.total = chunks.insert(connection, draft.shelf, now, draft.stored, draft.hashes)
-        return WrittenGroup(self, outcomes, [draft for draft in drafts.values() if draft.stored], now)
+        written = [draft for draft in drafts.values() if draft.stored]
+        for draft in written:
+            draft.total = chunks.insert(connection, draft.shelf, now, draft.stored, draft.hashes)
+        return WrittenGroup(self, outcomes, written, now)
+
+    def _draft(self, partition: Partition) -> Draft:
+        shelf = self._shelves[partition]
+        return Draft(shelf, *self._recent.setdefault(shelf.number, ({}, {})), self._secret)
 
     def _batch(
         self, connection: sqlite3.Connection, records: Sequence[Record], drafts: dict[Partition, Draft], now: int
@@ -75,56 +81,52 @@ class GroupAppender:
             return RequestInvalid(f"a record cannot be stored ({error}): check its topic, message id and times")
         positions: list[Position] = []
         duplicates: list[int] = []
-        recent, older = self._recent, self._older
-        for index, record in enumerate(records):
+        for record, stored in zip(records, packed, strict=True):
             partition, _, message_id, _, _, _, _, minted = record
             draft = drafts.get(partition)
             if draft is None:
-                draft = drafts[partition] = Draft(self._shelves[partition])
-            key = (draft.shelf.number, message_id)
-            known = draft.fresh.get(message_id) or recent.get(key) or older.get(key)
+                draft = drafts[partition] = self._draft(partition)
+            known = draft.fresh.get(message_id) or draft.recent.get(message_id) or draft.older.get(message_id)
             value = 0
             if known is None and not minted:
-                value = self._hash(key)
-                known = self._look_up(connection, draft.shelf, message_id, value)
+                digest = blake2b(draft.prefix + message_id.encode(), digest_size=8).digest()
+                value = int.from_bytes(digest, "little") or 1
+                place = self.seen.find(value)
+                if place:
+                    known = self._compare(connection, draft.shelf, place, message_id)
             if known:
-                duplicates.append(index)
+                duplicates.append(len(positions))
                 positions.append(draft.shelf.lineage.position(known))
                 continue
             draft.last = offset = draft.last + 1
             draft.fresh[message_id] = offset
             draft.records.append(record)
-            draft.stored.append(packed[index])
+            draft.stored.append(stored)
             draft.hashes.append(value)
             positions.append(Position(draft.epoch, offset))
         return Appended(positions, frozenset(duplicates))
 
-    def _hash(self, key: tuple[int, str]) -> int:
-        digest = blake2b(key[1].encode(), digest_size=8, key=self._secret, person=b"%d" % key[0]).digest()
-        return int.from_bytes(digest, "little") or 1
-
-    def _look_up(self, connection: sqlite3.Connection, shelf: Shelf, message_id: str, value: int) -> int:
-        """The offset of an id's first appearance, else 0."""
-        place = self.seen.find(value)
-        if place >> _OFFSET_BITS != shelf.number:
+    def _compare(self, connection: sqlite3.Connection, shelf: Shelf, place: int, message_id: str) -> int:
+        """The offset of an id's first appearance when it is the one at ``place``, else 0."""
+        number, offset = divmod(place, 1 << _OFFSET_BITS)
+        if number != shelf.number:
             return 0
-        offset = place & ((1 << _OFFSET_BITS) - 1)
         entry = chunks.entry_at(connection, shelf, offset)
-        # A trimmed entry cannot be compared; that its hash of 64 keyed bits is there by chance is not to be feared.
+        # A trimmed entry cannot be compared; that its secret hash of 64 bits is there by chance is not to be feared.
         return offset if entry is None or entry.record.message_id == message_id else 0
 
     def remember(self, draft: Draft, now: int) -> None:
         """Take note that a draft is committed."""
         shelf = draft.shelf
-        offset = shelf.last
-        if len(self._recent) >= RECENT_IDS:
-            self._recent, self._older = {}, self._recent
-        number = shelf.number
-        self._recent.update(((number, message_id), place) for message_id, place in draft.fresh.items())
+        if len(draft.recent) + len(draft.fresh) > RECENT_IDS:
+            self._recent[shelf.number] = draft.fresh, draft.recent
+        else:
+            draft.recent.update(draft.fresh)
+        place = shelf.number << _OFFSET_BITS | shelf.last
         for value in draft.hashes:
-            offset += 1
+            place += 1
             if value:
-                self.seen.add(value, number << _OFFSET_BITS | offset, now)
+                self.seen.add(value, place, now)
         shelf.total = draft.total
         shelf.last = draft.last
         self._touched_at = now

@@ -15,6 +15,7 @@ from . import chunks
 from .chunks import Shelf
 
 KEPT_EPOCHS: Final = 1_000
+PROBE_BYTES: Final = 32 << 10
 Connection = sqlite3.Connection
 
 
@@ -52,9 +53,9 @@ def _set_meta(connection: Connection, key: str, value: int | str | bytes) -> Non
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
-def probe(connection: Connection, now: int) -> None:
-    """Write something that does not matter, to learn whether writing works."""
-    _set_meta(connection, "probed_at", now)
+def probe(connection: Connection) -> None:
+    """Write a few pages that do not matter, to learn whether there is room for messages."""
+    _set_meta(connection, "probe", secrets.token_bytes(PROBE_BYTES))
 
 
 def _shelves(connection: Connection) -> dict[Partition, Shelf]:

@@ -77,6 +77,7 @@ class Committer:
         self._waiting: SimpleQueue[Batch | Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failing = ""
 
     async def open(self) -> None:
         """Start the thread and open the file. Raises what ``connect`` raises, with SQLite's errors translated."""
@@ -161,11 +162,23 @@ class Committer:
                 for item in group:
                     self._commit(connection, (item,))
                 return
-            logger.warning("a transaction failed on %s: %s", self._path, error)
+            self._note(error)
             outcomes, written = [(group[0].answer, None, self._in_our_words(error))], None
+        else:
+            self._note(None)
         if written is not None:
             written.settle()
         self._tell(outcomes, written)
+
+    def _note(self, error: Exception | None) -> None:
+        """Log the first of a row of failures, and that it is over."""
+        failing = "" if error is None else str(error)
+        if failing != self._failing:
+            if failing:
+                logger.warning("%s takes no changes: %s", self._path, failing)
+            else:
+                logger.info("%s takes changes again", self._path)
+        self._failing = failing
 
     def _attempt(self, connection: Connection, group: Sequence[Batch | Job]) -> tuple[list[Outcome], Written | None]:
         outcomes: list[Outcome] = []

@@ -222,11 +222,11 @@ class SqliteLog:
         return await self.file.query(lambda connection: kept.losses(connection, shelves, domain))
 
     async def ready(self) -> None:
-        """Write a trifle. Raises LogUnavailable, LogFull."""
+        """Write a few pages. Raises LogUnavailable, LogFull."""
         if self.file.read_only:
             await self.file.version()
         else:
-            await self.file.change(lambda connection: probe(connection, self.clock.now()))
+            await self.file.change(probe)
 
 
 def time_of(message_id: str) -> int | None:

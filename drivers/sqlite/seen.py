@@ -37,15 +37,6 @@ class _Table:
         self.values[slot] = value
         self.count += 1
 
-    def find(self, key: int) -> int:
-        keys, mask = self.keys, self.mask
-        slot = key & mask
-        while found := keys[slot]:
-            if found == key:
-                return self.values[slot]
-            slot = (slot + 1) & mask
-        return 0
-
 
 class SeenIds:
     """An index from 64-bit hashes (not 0) to 64-bit places (not 0), which forgets by age.
@@ -73,6 +64,10 @@ class SeenIds:
     def find(self, key: int) -> int:
         """Where it was first seen; 0 when it is not known. Newer tables first: repetitions come soon."""
         for table in reversed(self._tables):
-            if place := table.find(key):
-                return place
+            keys, mask = table.keys, table.mask
+            slot = key & mask
+            while found := keys[slot]:
+                if found == key:
+                    return table.values[slot]
+                slot = (slot + 1) & mask
         return 0

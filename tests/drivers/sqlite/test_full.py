@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,40 @@ async def test_repeating_what_found_no_room_loses_and_doubles_nothing(tmp_path: 
         appended = await log.append(batch)
         assert appended.duplicates == frozenset()
         assert offsets(appended.positions) == list(range(len(kept) + 1, len(kept) + 7))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+async def test_a_full_disk_is_told_and_survived(small_disk: Path, clock: ManualClock) -> None:
+    async with SqliteLog(small_disk / "log", clock) as log:
+        await log.ensure(DOMAIN, CHANNELS)
+        kept = await fill(log)
+        assert len(kept) > 100
+        with pytest.raises(LogFull):
+            await log.append(records(20, size=10_000))
+        with pytest.raises(LogFull):
+            await log.ready()
+        assert await read_all(log) == kept
+        await asyncio.to_thread(
+            subprocess.run, ["mount", "-o", "remount,size=32m", str(small_disk)], check=True, capture_output=True
+        )
+        await log.ready()
+        more = (await log.append(records(20, size=10_000))).positions
+        assert offsets(more) == list(range(len(kept) + 1, len(kept) + 21))
+    async with SqliteLog(small_disk / "log", clock) as log:
+        assert log.quarantined is None
+        assert len(await read_all(log)) == len(kept) + 20
