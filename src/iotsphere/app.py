@@ -93,7 +93,7 @@ class App:
         try:
             await self._open()
         except BaseException:
-            await self._stack.aclose()
+            await self._close()
             raise
         return self
 
@@ -243,13 +243,16 @@ class App:
         try:
             await self._drain()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
-            await self._stack.aclose()
+            await self._close()
             if self.roles:
                 gc.unfreeze()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._stack.aclose()
 
     async def _drain(self) -> None:
         """Stop accepting, answer what was taken in, hand out cursors, save the view."""
