@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from ..adapters.http import views
-from ..adapters.http.models import (
+from ..adapters.http.models import FailureBody
+from ..adapters.http.models_admin import (
     CredentialBody,
     DeviceRequest,
     DevicesBody,
     DevicesQuery,
-    FailureBody,
     RevokeQuery,
     TokenBody,
     TokenRequest,

@@ -18,8 +18,8 @@ from ..adapters.http.models import (
     PublishBody,
     PublishedBody,
     RefusedBody,
-    TraceBody,
 )
+from ..adapters.http.models_state import TraceBody
 from ..adapters.http.publishing import outcome_facts, read_publications
 from .http_access import OPERATORS, PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, Use, allow, answers
 

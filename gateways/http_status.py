@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from ..adapters.http import views
-from ..adapters.http.models import FailureBody, LedgerBody, StatusBody
+from ..adapters.http.models import FailureBody
+from ..adapters.http.models_state import LedgerBody, StatusBody
 from ..entities.errors import ShuttingDown
 from .http_access import OPERATORS, PUBLIC, Caller, RuledRoute, Use, allow, answers
 from .http_metrics import CONTENT_TYPE, Metrics

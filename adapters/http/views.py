@@ -16,17 +16,8 @@ from ...use_cases.ledger import LedgerReport
 from ...use_cases.trace import MessageTrace
 from ..client_protocol import gap_facts
 from ..timestamps import iso
-from .models import (
-    ChannelBody,
-    DeadLetterBody,
-    DeviceBody,
-    LedgerBody,
-    PassageBody,
-    PlaceBody,
-    ReaderBody,
-    RedrivenBody,
-    TraceBody,
-)
+from .models_admin import DeadLetterBody, DeviceBody, RedrivenBody
+from .models_state import ChannelBody, LedgerBody, PassageBody, PlaceBody, ReaderBody, TraceBody
 
 
 def position_text(partition: Partition, position: Position) -> str:
