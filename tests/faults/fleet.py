@@ -81,9 +81,8 @@ class Fleet:
             await until(met, what, within)
         except AssertionError as error:
             seen = ", ".join(f"{each.consumer.name} {each.delivered}" for each in self.subscribers)
-            raise AssertionError(
-                f"{error}; acknowledged {self.acked}; delivered: {seen}\n{self.gateway.tail()}"
-            ) from None
+            found = f"acknowledged {self.acked}; delivered: {seen}\n{self.verdict()}\n{self.gateway.tail()}"
+            raise AssertionError(f"{error}; {found}") from None
 
     def verdict(self) -> Report:
         """What the judge says of the whole history."""
