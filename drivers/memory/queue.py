@@ -25,6 +25,7 @@ class Taken:
 class Lane:
     """A group's work in one partition. ``cursor``: the last offset that was ever handed out."""
 
+    start: int
     cursor: int
     acknowledged: int = 0
     lost: int = 0
@@ -66,7 +67,8 @@ class MemoryWorkQueue:
         lanes = {}
         for partition, position in start:
             shelf = self._log.shelf(partition)
-            lanes[partition] = Lane(shelf.lineage.locate(partition, position, shelf.first, shelf.last)[0])
+            before, _ = shelf.lineage.locate(partition, position, shelf.first, shelf.last)
+            lanes[partition] = Lane(before, before)
         self._groups[group] = lanes | self._groups.get(group, {})
 
     async def take(self, group: str, consumer: str, limit: int, visibility: int = 30_000) -> Sequence[Delivery]:
@@ -139,7 +141,9 @@ class MemoryWorkQueue:
         for partition, lane in sorted(self._groups.get(group, {}).items()):
             shelf = self._log.shelf(partition)
             lane.drop_trimmed(shelf.first)
-            backlogs.append(Backlog(partition, shelf.last - lane.cursor, len(lane.taken), lane.acknowledged, lane.lost))
+            backlogs.append(
+                Backlog(partition, shelf.last - lane.cursor, len(lane.taken), lane.acknowledged, lane.lost, lane.start)
+            )
         return backlogs
 
     async def groups(self, domain: str) -> Sequence[str]:

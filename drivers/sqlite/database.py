@@ -35,7 +35,7 @@ LOG_SCHEMA: Final = (
     """CREATE TABLE losses(id INTEGER PRIMARY KEY AUTOINCREMENT, domain TEXT NOT NULL, reader TEXT NOT NULL,
         part INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL)""",
     # A lane is a work-queue group in one partition. `cursor`: the last offset that was ever handed out.
-    """CREATE TABLE lanes(team TEXT NOT NULL, part INTEGER NOT NULL, cursor INTEGER NOT NULL,
+    """CREATE TABLE lanes(team TEXT NOT NULL, part INTEGER NOT NULL, start INTEGER NOT NULL, cursor INTEGER NOT NULL,
         acknowledged INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(team, part)) WITHOUT ROWID""",
     """CREATE TABLE taken(team TEXT NOT NULL, part INTEGER NOT NULL, offset INTEGER NOT NULL, attempt INTEGER NOT NULL,
         consumer TEXT NOT NULL, hidden_until INTEGER NOT NULL, PRIMARY KEY(team, part, offset)) WITHOUT ROWID""",

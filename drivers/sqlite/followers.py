@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,10 +17,11 @@ class Follower:
     """One follower's place in each of its partitions, and the few slices that wait for it in memory.
 
     A partition is ``live`` when the waiting slices reach to the end of the log; then new ones are put behind them, as
-    long as there is room. Otherwise it is behind, and its follower reads on from ``places`` in the file.
+    long as there is room. Otherwise it is behind, and its follower reads on from ``places`` in the file once it has
+    taken what waits. Memory and file take turns, so that a busy partition never starves one that is behind.
     """
 
-    __slots__ = ("_bytes", "_slices", "behind", "live", "places", "version", "wake")
+    __slots__ = ("_bytes", "_file_is_due", "_slices", "_waiting", "behind", "live", "places", "version", "wake")
 
     def __init__(self, places: Mapping[Partition, Position]) -> None:
         self.places = dict(places)
@@ -29,7 +30,9 @@ class Follower:
         self.wake = asyncio.Event()
         self.version = -1
         self._slices: deque[tuple[Slice, int]] = deque()
+        self._waiting: Counter[Partition] = Counter()
         self._bytes = 0
+        self._file_is_due = False
 
     def offer(self, piece: Slice, size: int) -> None:
         """Take a slice that follows on from what is waiting, or fall behind."""
@@ -40,6 +43,7 @@ class Follower:
         room = not self._slices or self._bytes + size <= MOST_BYTES
         if partition in self.live and room and piece.entries[0].position.offset == place + 1:
             self._slices.append((piece, size))
+            self._waiting[partition] += 1
             self._bytes += size
             self.places[partition] = piece.end
         else:
@@ -47,20 +51,23 @@ class Follower:
             self.behind[partition] = None
         self.wake.set()
 
-    def next_slice(self) -> Slice | None:
-        """The next slice that waits in memory."""
+    def next_step(self) -> Slice | Partition | None:
+        """What to do: hand out a slice, read a partition from the file, or wait.
+
+        A partition that is read is off the list; what is offered meanwhile puts it back.
+        """
+        partition = next((one for one in self.behind if not self._waiting[one]), None)
+        if partition is not None and (self._file_is_due or not self._slices):
+            self._file_is_due = False
+            del self.behind[partition]
+            return partition
+        self._file_is_due = True
         if not self._slices:
             return None
         piece, size = self._slices.popleft()
+        self._waiting[piece.partition] -= 1
         self._bytes -= size
         return piece
-
-    def next_behind(self) -> Partition | None:
-        """A partition to read from the file, taken off the list; what is offered meanwhile puts it back."""
-        partition = next(iter(self.behind), None)
-        if partition is not None:
-            del self.behind[partition]
-        return partition
 
     def is_news(self, version: int) -> bool:
         """Note the file's version; when it is another, every partition has to be read again."""

@@ -118,13 +118,13 @@ class SqliteLog:
         try:
             while True:
                 follower.wake.clear()
-                piece = follower.next_slice()
-                if piece is None and (partition := follower.next_behind()) is not None:
-                    piece = await self.read(partition, follower.places[partition], CATCH_UP)
-                    if not follower.took(piece):
-                        continue
-                if piece is not None:
-                    yield piece
+                step = follower.next_step()
+                if isinstance(step, Partition):
+                    piece = await self.read(step, follower.places[step], CATCH_UP)
+                    if follower.took(piece):
+                        yield piece
+                elif step is not None:
+                    yield step
                 elif not self.file.is_open:
                     raise LogUnavailable("the log was closed: open it again and follow on from the last position")
                 elif self.file.read_only:

@@ -41,8 +41,8 @@ class SqliteWorkQueue:
                 bounds = chunks.bounds(connection, shelf)
                 cursor, _ = shelf.lineage.locate(shelf.partition, position, bounds.first.offset, bounds.last.offset)
                 connection.execute(
-                    "INSERT INTO lanes(team, part, cursor) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    (group, shelf.number, cursor),
+                    "INSERT INTO lanes(team, part, start, cursor) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (group, shelf.number, cursor, cursor),
                 )
 
         await self._file.change(make)
@@ -148,14 +148,14 @@ class SqliteWorkQueue:
         def count(connection: Connection) -> list[Backlog]:
             backlogs = []
             rows = connection.execute(
-                "SELECT part, cursor, acknowledged, lost, (SELECT count(*) FROM taken"
+                "SELECT part, start, cursor, acknowledged, lost, (SELECT count(*) FROM taken"
                 " WHERE taken.team = lanes.team AND taken.part = lanes.part) FROM lanes WHERE team = ?",
                 (group,),
             ).fetchall()
-            for part, cursor, acknowledged, lost, pending in rows:
+            for part, start, cursor, acknowledged, lost, pending in rows:
                 head = chunks.newest(connection, shelves[part])
                 waiting = (head.end if head is not None else 0) - cursor
-                backlogs.append(Backlog(shelves[part].partition, waiting, pending, acknowledged, lost))
+                backlogs.append(Backlog(shelves[part].partition, waiting, pending, acknowledged, lost, start))
             return sorted(backlogs)
 
         return await self._file.query(count)

@@ -269,7 +269,8 @@ class LogMachine(RuleBasedStateMachine):
             return
 
         async def look(side: Side) -> object:
-            seen: list[object] = [await side.log.losses(DOMAIN), await side.queue.backlog(GROUP)]
+            backlog = [one._replace(start=None) for one in await side.queue.backlog(GROUP)]
+            seen: list[object] = [list(await side.log.losses(DOMAIN)), backlog]
             for partition in (P0, P1):
                 first, last = await side.log.bounds(partition)
                 seen.append((first.offset, last.offset))

@@ -181,9 +181,21 @@ class WorkQueueContract(TurnedByHand):
         taken = await queue.take(GROUP, "one", 4)
         await queue.ack(GROUP, places(taken[:1]))
         await queue.nack(GROUP, places(taken)[1], delay=60_000)
-        assert list(await queue.backlog(GROUP)) == [Backlog(P0, 3, 3, 1, 0), Backlog(P1, 0, 0, 0, 0)]
+        assert [backlog.partition for backlog in await queue.backlog(GROUP)] == [P0, P1]
+        assert await self._backlog(queue, P0) == Backlog(P0, 3, 3, 1, 0)
+        assert await self._backlog(queue, P1) == Backlog(P1, 0, 0, 0, 0)
         await log.append(records(2))
         assert (await self._backlog(queue, P0)).waiting == 5
+
+    async def test_the_backlog_knows_where_the_group_began_or_says_nothing(
+        self, log: MessageLog, queue: WorkQueue
+    ) -> None:
+        positions = (await log.append(records(5))).positions
+        await queue.create(GROUP, [(P0, positions[1])])
+        await queue.ack(GROUP, places(await queue.take(GROUP, "one", 2)))
+        (backlog,) = await queue.backlog(GROUP)
+        assert backlog.start in (2, None)
+        assert (backlog.waiting, backlog.acknowledged) == (1, 2)
 
     async def test_retention_waits_for_the_oldest_unacknowledged_entry(self, log: MessageLog, queue: WorkQueue) -> None:
         positions = (await log.append(records(8))).positions
@@ -252,4 +264,4 @@ class WorkQueueContract(TurnedByHand):
 
     async def _backlog(self, queue: WorkQueue, partition: Partition) -> Backlog:
         (found,) = [backlog for backlog in await queue.backlog(GROUP) if backlog.partition == partition]
-        return found
+        return found._replace(start=None)
