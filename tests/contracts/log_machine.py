@@ -50,7 +50,13 @@ class Side:
     async def position(self, partition: Partition, offset: int) -> Position:
         """This side's position of an offset; of an offset that was never given, in the present epoch."""
         known = self.given.get((partition, offset))
+        if known is None and offset == 0:
+            known = min(self.given.values(), default=Position(0, 0))._replace(offset=0)
         return known if known is not None else Position((await self.log.bounds(partition)).last.epoch, offset)
+
+    async def given_position(self, partition: Partition, offset: int) -> Position:
+        """As ``position``, but of the last entry where the offset lies beyond it."""
+        return await self.position(partition, min(offset, (await self.log.bounds(partition)).last.offset))
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -183,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
     )
     def commit(self, reader: str, moves: dict[Partition, tuple[int, Tally]], owner: str) -> None:
         async def commit(side: Side) -> None:
-            progress = {p: (await side.position(p, offset), tally) for p, (offset, tally) in moves.items()}
+            progress = {p: (await side.given_position(p, offset), tally) for p, (offset, tally) in moves.items()}
             fences = {
                 partition: side.leases[reader, partition, owner].fence
                 for partition in moves
