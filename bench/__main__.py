@@ -62,6 +62,7 @@ async def _rows(scenario: Scenario, repeat: int, devices: int, console: Console)
                     with console.status(f"{scenario.title}, {name}, run {number + 1} of {repeat}"):
                         runs.append(await measure(subject, load, Path(folder)))
                 rows.append(Row(scenario, name, tuple(runs)))
+            await subject.check_ledger(sum(run.acked for row in rows for run in row.runs))
             return rows
 
 

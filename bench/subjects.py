@@ -26,6 +26,18 @@ class Subject:
     pids: Mapping[str, int]
     gateway: Gateway | None = None
 
+    async def check_ledger(self, accepted: int) -> None:
+        """Ask the gateway's ledger: it must have accepted exactly so many messages, and account for each of them."""
+        if self.gateway is None:
+            return
+        async with self.gateway.api() as api:
+            answer = await api.get("/api/v1/ledger")
+            answer.raise_for_status()
+            ledger = answer.json()
+        found = sum(channel["accepted"] for channel in ledger["channels"] if channel["channel"] == "telemetry")
+        if found != accepted or ledger["imbalance"]:
+            raise BenchFailed(f"the ledger knows {found} of {accepted} messages, imbalance {ledger['imbalance']}")
+
 
 Starter = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 
