@@ -10,32 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, Protocol
 
 from redis.exceptions import NoScriptError, RedisError
 
-from ...adapters.record import pack
 from ...entities.errors import LogUnavailable
 from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Appended, Slice
+from .chunks import Chunk, divide, remember, unknown
+from .endpoint import Command
 from .keys import Keys
-from .link import Command, Link
-from .scripts import APPEND, SETTLE
-from .shelves import Shelf, Shelves, places
+from .link import Link
+from .scripts import SETTLE
+from .shelves import Shelf, Shelves
 
-CHUNK_RECORDS: Final = 500
-CHUNK_BYTES: Final = 1 << 20
 CHUNKS_IN_FLIGHT: Final = 16
 RECENT: Final = 4_096
-SETTLED_S: Final = 15 * 60.0
-_NO_DIGEST: Final = bytes(16)
 
 
 class Followers(Protocol):
@@ -54,57 +48,6 @@ class Followers(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """Records of one partition for one call; ``indexes`` are their places in the batch."""
-
-    shelf: Shelf
-    indexes: Sequence[int]
-    records: Sequence[Record]
-    ids: Sequence[str]
-    packed: Sequence[bytes]
-    appended_at: int
-    number: int = 0
-    all_minted: bool = False
-    positions: list[Position] = field(default_factory=list)
-    duplicates: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.all_minted = all(record.minted for record in self.records)
-
-    def command(self, run: str, producer: str, follows: bool, server_ms: float) -> Command:
-        """The script call."""
-        keys = self.shelf.keys
-        epoch = max(int(server_ms), self.shelf.epoch + 1)
-        names: tuple[str, ...] = (keys.log, keys.meta, keys.call(producer), keys.marks)
-        digests = b""
-        if not self.all_minted:
-            names += keys.ids(server_ms)
-            digests = b"".join(_NO_DIGEST if record.minted else digest(record.message_id) for record in self.records)
-        return APPEND(names, run, self.number, int(follows), self.appended_at, epoch, digests, *self.packed)
-
-    def take(self, result: bytes) -> tuple[Position, int]:
-        """Read the script's result; returns the position before the new entries, and their count."""
-        _, epoch, first, count, *known = result.split()
-        before = Position(int(epoch), int(first) - 1)
-        fresh = places(before, int(count))
-        if known:
-            found = dict(_found(word) for word in known)
-            rest = iter(fresh)
-            self.duplicates = list(found)
-            self.positions = [found[place] if place in found else next(rest) for place in range(len(self.records))]
-        else:
-            self.positions = fresh
-        return before, int(count)
-
-    def minted(self) -> Iterator[tuple[str, Position]]:
-        """Where the minted records are."""
-        known = zip(self.ids, self.positions, strict=True)
-        if self.all_minted:
-            return known
-        return (pair for record, pair in zip(self.records, known, strict=True) if record.minted)
-
-
 class Appender:
     """Appends batches one after the other, on a connection of its own."""
 
@@ -120,19 +63,19 @@ class Appender:
         """Append a batch. Raises LogUnavailable, LogFull, UnknownDomain."""
         if not records:
             return Appended([], frozenset())
-        chunks, twins = self._chunks(records, shelves)
+        chunks, twins = divide(records, shelves, self._clock.now())
         whole = len(chunks) == 1 and not twins
         positions: list[Position] = [Position(0, 0)] * len(records)
         duplicates: set[int] = set()
         async with self._lock:
             await self._settle(followers)
-            chunks = [part for chunk in chunks for part in _unknown(chunk, positions, duplicates)]
+            chunks = [part for chunk in chunks for part in unknown(chunk, positions, duplicates)]
             try:
                 await self._deliver(chunks, followers)
             except BaseException:
                 # Whoever repeats the batch must not write again what did get through.
                 for chunk in chunks:
-                    _remember(chunk)
+                    remember(chunk)
                 raise
         if whole and chunks and len(chunks[0].positions) == len(records):
             return Appended(chunks[0].positions, frozenset(chunks[0].duplicates))
@@ -144,36 +87,6 @@ class Appender:
             positions[index] = positions[first]
             duplicates.add(index)
         return Appended(positions, frozenset(duplicates))
-
-    def _chunks(self, records: Sequence[Record], shelves: Shelves) -> tuple[list[Chunk], Mapping[int, int]]:
-        """Sort a batch by partition, without repetitions (index -> index of the first), in bites for the server."""
-        lanes: dict[Partition, list[int]] = {}
-        for index, record in enumerate(records):
-            lane = lanes.get(record.partition)
-            if lane is None:
-                lane = lanes[record.partition] = []
-            lane.append(index)
-        owners = {partition: shelves[partition] for partition in lanes}
-        now = self._clock.now()
-        chunks: list[Chunk] = []
-        twins: dict[int, int] = {}
-        for partition, lane in lanes.items():
-            owners[partition].forget_settled()
-            mine = [records[index] for index in lane]
-            ids = [record.message_id for record in mine]
-            if len(set(ids)) < len(ids):
-                lane = list(_first_ones(lane, ids, twins))  # noqa: PLW2901 - the rest are twins
-                mine = [records[index] for index in lane]
-                ids = [record.message_id for record in mine]
-            packed = list(map(pack, mine, repeat(now)))
-            shelf = owners[partition]
-            if len(packed) <= CHUNK_RECORDS and sum(map(len, packed)) <= CHUNK_BYTES:
-                chunks.append(Chunk(shelf, lane, mine, ids, packed, now))
-                continue
-            for start, stop in _bites(packed):
-                bite = slice(start, stop)
-                chunks.append(Chunk(shelf, lane[bite], mine[bite], ids[bite], packed[bite], now))
-        return chunks, twins
 
     async def _deliver(self, chunks: Sequence[Chunk], followers: Followers) -> None:
         try:
@@ -273,70 +186,6 @@ class Appender:
             for chunk in chunks:
                 if result := results[chunk.number - start]:
                     chunk.take(result)
-                    _remember(chunk)
+                    remember(chunk)
             followers.changed(shelf.partition)
         self._doubts = []
-
-
-def _unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Iterator[Chunk]:
-    """The part of a chunk that this driver object has not appended already."""
-    shelf = chunk.shelf
-    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(chunk.ids)]
-    if not known:
-        yield chunk
-        return
-    rest: list[int] = []
-    for place, (index, message_id) in enumerate(zip(chunk.indexes, chunk.ids, strict=True)):
-        position = next((found[message_id] for found in known if message_id in found), None)
-        if position is None:
-            rest.append(place)
-        else:
-            positions[index] = position
-            duplicates.add(index)
-    if rest:
-        yield Chunk(
-            shelf,
-            [chunk.indexes[place] for place in rest],
-            [chunk.records[place] for place in rest],
-            [chunk.ids[place] for place in rest],
-            [chunk.packed[place] for place in rest],
-            chunk.appended_at,
-        )
-
-
-def _remember(chunk: Chunk) -> None:
-    """Keep for long where the minted records of a chunk are whose batch failed: the batch will be repeated."""
-    if chunk.positions:
-        chunk.shelf.settled.update(chunk.minted())
-        chunk.shelf.settled_until = time.monotonic() + SETTLED_S
-
-
-def digest(message_id: str) -> bytes:
-    """What the dedupe index knows a message id by: 16 bytes that nobody can forge a collision for."""
-    return blake2b(message_id.encode(), digest_size=16).digest()
-
-
-def _found(word: bytes) -> tuple[int, Position]:
-    place, _, stored_id = word.partition(b"=")
-    epoch, _, offset = stored_id.partition(b"-")
-    return int(place), Position(int(epoch), int(offset))
-
-
-def _first_ones(lane: Sequence[int], ids: Sequence[str], twins: dict[int, int]) -> Iterator[int]:
-    first: dict[str, int] = {}
-    for index, message_id in zip(lane, ids, strict=True):
-        known = first.setdefault(message_id, index)
-        if known == index:
-            yield index
-        else:
-            twins[index] = known
-
-
-def _bites(packed: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    start = size = 0
-    for place, record in enumerate(packed):
-        if place > start and (place - start >= CHUNK_RECORDS or size + len(record) > CHUNK_BYTES):
-            yield start, place
-            start, size = place, 0
-        size += len(record)
-    yield start, len(packed)

@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from ...entities.errors import IotSphereError, LogUnavailable, ShuttingDown, Unavailable
 from ...entities.position import Partition, Position
 from ...use_cases.ports.message_log import Slice
+from .endpoint import Endpoint
 from .keys import parse_partition
-from .link import Endpoint
 from .shelves import Shelves
 
 LOOK_EVERY_S: Final = 1.0

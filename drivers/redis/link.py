@@ -1,42 +1,21 @@
-"""Connections to a Redis server that come back by themselves, and the translation of what goes wrong on them."""
+"""Connections to the Redis server that come back by themselves, and the scripts that they give it."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-import hiredis
-from redis.asyncio.connection import Connection, parse_url
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import NoScriptError, RedisError
 
-from ...entities.errors import DurabilityTooWeak, IotSphereError, LogFull, LogUnavailable
-from . import durability as levels
-from .options import RedisOptions
+from ...entities.errors import IotSphereError, LogUnavailable
+from .endpoint import Command, Endpoint, Greeting, Wire
 
-Command = tuple[bytes | str | int, ...]
 LONGEST_PAUSE_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.02
-# Refusals that end by themselves: a failover, a cluster that is being put right.
-_PASSING: Final = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 _scripts: Final[dict[str, str]] = {}
-# The stub takes a tuple of one for a tuple of any length.
-_pack: Final = cast("Callable[[Command], bytes]", hiredis.pack_command)
 
 
 class Script(NamedTuple):
@@ -54,149 +33,6 @@ def script(text: str) -> Script:
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     _scripts[sha] = text
     return Script(sha)
-
-
-class Wire(Protocol):
-    """What is used of the library's connections; they are not typed throughout."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it was opened and not yet closed from this side."""
-        ...
-
-    async def connect(self) -> None:
-        """Open, authenticate and select the database."""
-        ...
-
-    async def disconnect(self, nowait: bool = False) -> None:
-        """Close."""
-        ...
-
-    async def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Write commands."""
-        ...
-
-    async def read_response(self, disable_decoding: bool = False) -> Any:
-        """Read one answer; raises it when it is an error."""
-        ...
-
-
-class Greeting(NamedTuple):
-    """What a connection learnt of its server. ``ahead``: the server's clock minus ``time.monotonic``, in ms."""
-
-    run: str
-    version: str
-    ahead: float
-
-    def now(self) -> float:
-        """The server's time, ms since 1970."""
-        return time.monotonic() * 1000 + self.ahead
-
-
-class Endpoint:
-    """Where the server is, and what must hold of it before a connection is used."""
-
-    def __init__(self, url: str, durability: str, options: RedisOptions) -> None:
-        settings = cast(dict[str, Any], parse_url(url))
-        self._kind = cast(Callable[..., Wire], settings.pop("connection_class", Connection))
-        settings.pop("max_connections", None)
-        self._settings = {
-            "client_name": "iotsphere",
-            **settings,
-            "protocol": 2,
-            "socket_connect_timeout": options.timeout,
-            # Answers are timed here: the library's way (wait_for) can lose a cancellation before Python 3.12.
-            "socket_timeout": None,
-        }
-        self.durability = durability
-        self.options = options
-        self.name = str(settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}")
-
-    async def connect(self) -> tuple[Wire, Greeting]:
-        """Open and examine a connection. Raises LogUnavailable, DurabilityTooWeak."""
-        connection = self._kind(**self._settings)
-        try:
-            await connection.connect()
-            greeting = await self._greet(connection)
-        except (RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            raise self.translate(error) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return connection, greeting
-
-    def confirm(self) -> list[Command]:
-        """What to send after writes: WAIT, within the timeout, where replicas are asked for."""
-        if not self.options.replicas:
-            return []
-        return [("WAIT", self.options.replicas, int(self.options.timeout * 800))]
-
-    def check(self, confirmed: Sequence[int]) -> None:
-        """Raise LogUnavailable when too few replicas confirmed; ``confirmed`` is what ``confirm`` was answered."""
-        for count in confirmed:
-            if count < self.options.replicas:
-                raise LogUnavailable(
-                    f"{count} of {self.options.replicas} replicas of Redis at {self.name} confirmed the write in time"
-                )
-
-    async def _greet(self, connection: Wire) -> Greeting:
-        # PING first: it is refused while the server still loads its data, and INFO is not.
-        _, info, (seconds, micros) = await self._ask(connection, ("PING",), ("INFO", "server"), ("TIME",))
-        facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-        levels.check_version(facts["redis_version"], self.name)
-        required = levels.REQUIRED[self.durability]
-        if required and not self.options.trust_server:
-            try:
-                (found,) = await self._ask(connection, ("CONFIG", "GET", *required))
-            except ResponseError as error:
-                raise DurabilityTooWeak(
-                    f"Redis at {self.name} does not let this user look at its durability ({error}): allow CONFIG GET, "
-                    f"or set trust_server once its settings were checked by hand"
-                ) from error
-            words = [word.decode() for word in found]
-            levels.check(self.durability, dict(zip(words[::2], words[1::2], strict=True)), self.name)
-        ahead = int(seconds) * 1000 + int(micros) / 1000 - time.monotonic() * 1000
-        return Greeting(facts["run_id"], facts["redis_version"], ahead)
-
-    async def exchange(self, connection: Wire, commands: Sequence[Command], replies: list[Any]) -> None:
-        """Send commands in one write and add their answers to ``replies``, errors as values.
-
-        Raises RedisError or OSError when the connection breaks; TimeoutError, one of the latter, when the next answer
-        takes longer than the timeout.
-        """
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self.options.timeout) as patience:
-            # hiredis packs several times faster than the library's asyncio connection does.
-            packed = [_pack(command) for command in commands]
-            await connection.send_packed_command(packed, check_health=False)
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as error:
-                    replies.append(error)
-                patience.reschedule(loop.time() + self.options.timeout)
-
-    async def _ask(self, connection: Wire, *commands: Command) -> list[Any]:
-        replies: list[Any] = []
-        await self.exchange(connection, commands, replies)
-        for reply in replies:
-            if isinstance(reply, RedisError):
-                raise reply
-        return replies
-
-    def translate(self, error: Exception) -> IotSphereError:
-        """The error of the house for one of the library."""
-        text = str(error) or type(error).__name__
-        if isinstance(error, OutOfMemoryError):
-            return LogFull(f"Redis at {self.name} is at its maxmemory: raise it, or shorten the retention")
-        if text.startswith("MISCONF"):
-            return LogFull(f"Redis at {self.name} cannot write to its disk: {text}")
-        if isinstance(error, (MovedError, AskError, ClusterCrossSlotError)):
-            return LogUnavailable(f"Redis at {self.name} is a cluster of several nodes; one node is supported: {text}")
-        if isinstance(error, ResponseError) and not isinstance(error, _PASSING):
-            return IotSphereError(f"Redis at {self.name} refused a command: {text}")
-        return LogUnavailable(f"Redis at {self.name} is not available: {text}")
 
 
 class Link:

@@ -12,11 +12,13 @@ from ...entities.message import Entry, Record
 from ...entities.position import Bounds, Gap, Partition, Position
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Appended, Lease, Progress, Slice, Tally
-from .appending import Appender, digest
+from .appending import Appender
+from .chunks import digest
 from .durability import REQUIRED
+from .endpoint import Endpoint
 from .following import Feed
 from .keys import Keys
-from .link import Endpoint, Link, Links, script
+from .link import Link, Links, script
 from .options import DEFAULTS, RedisOptions
 from .readers import Readers
 from .scripts import BEGIN

@@ -10,8 +10,8 @@ from ...adapters.record import CorruptRecord, unpack
 from ...entities.errors import RequestInvalid
 from ...entities.position import Partition, Position
 from ...use_cases.ports.work_queue import Backlog, Delivery
+from .endpoint import Command
 from .keys import domain_of, parse_partition
-from .link import Command
 from .log import RedisMessagingDriver
 from .queue_scripts import ACK, BACKLOG, CREATE, DELETE, EXTEND, NACK, TAKE
 
