@@ -24,10 +24,11 @@ def redis_server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-async def a_fleet_of(gateway: Gateway) -> list[Device]:
+async def a_fleet_of(gateway: Gateway, *, plain: bool = False) -> list[Device]:
     credentials = await gateway.add_devices([f"d{number:02}" for number in range(DEVICES)])
     return [
-        Device(credential, lambda: gateway.mqtt, count=MESSAGES, window=10, pause=0.01) for credential in credentials
+        Device(credential, lambda: gateway.mqtt, count=MESSAGES, window=10, pause=0.01, plain=plain)
+        for credential in credentials
     ]
 
 
@@ -65,9 +66,10 @@ async def test_killing_the_gateway_loses_and_repeats_nothing(
         assert all(device.connections == 3 for device in devices)
 
 
-async def test_killing_redis_loses_and_repeats_nothing(tmp_path: Path, redis_server: Server) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["envelopes", "bare payloads"])
+async def test_killing_redis_loses_and_repeats_nothing(tmp_path: Path, redis_server: Server, plain: bool) -> None:
     async with Gateway(tmp_path / "data", log=f"redis://127.0.0.1:{redis_server.port}/0") as gateway:
-        devices = await a_fleet_of(gateway)
+        devices = await a_fleet_of(gateway, plain=plain)
         subscriber = resuming("subscriber", gateway)
         async with Fleet(gateway, [subscriber]) as fleet:
             fleet.publish(devices)
@@ -76,6 +78,8 @@ async def test_killing_redis_loses_and_repeats_nothing(tmp_path: Path, redis_ser
                 redis_server.kill()
                 redis_server.start()
             await assert_complete(fleet, gateway)
+        assert all(device.connections == 1 for device in devices)  # they waited; nobody had to come back
+        assert subscriber.connections == 1
 
 
 async def test_killing_redis_and_then_the_gateway_loses_and_repeats_nothing(

@@ -51,8 +51,10 @@ async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 class Device:
-    """A device that publishes ``count`` full envelopes, one by one numbered, until each is acknowledged.
+    """A device that publishes ``count`` messages, one by one numbered, until each is acknowledged.
 
+    It sends full envelopes with ids of its own, or, with ``plain``, bare payloads, which nobody can tell from new ones
+    when they are sent again.
     ``address``: where to connect, asked before each attempt. ``window``: messages in flight. ``pause``: seconds between
     two new messages. ``topic``: the rest of the topic below the device. ``padding``: characters added to each payload.
     """
@@ -67,6 +69,7 @@ class Device:
         pause: float = 0.0,
         topic: str = "telemetry/temperature",
         padding: int = 0,
+        plain: bool = False,
     ) -> None:
         self.credential = credential
         self.connections = 0
@@ -78,6 +81,7 @@ class Device:
         self._pause = pause
         self._topic = f"iotsphere/devices/{credential.device_id}/{topic}"
         self._padding = "x" * padding
+        self._plain = plain
         self._ids = [str(uuid.uuid4()) for _ in range(count)]
         self._in_flight: dict[int, bytes] = {}
 
@@ -85,7 +89,9 @@ class Device:
         """What was sent so far, and whether it was acknowledged."""
         name = self.credential.device_id
         return [
-            Published(name, seq, self._topic, self._ids[seq], self._payload(seq), seq in self.acked)
+            Published(
+                name, seq, self._topic, None if self._plain else self._ids[seq], self._payload(seq), seq in self.acked
+            )
             for seq in range(self.sent)
         ]
 
@@ -129,7 +135,7 @@ class Device:
         await writer.drain()
         while len(self.acked) < self._count:
             if self.sent < self._count and len(self._in_flight) < self._window:
-                seq, body = self.sent, self._envelope(self.sent)
+                seq, body = self.sent, self._body(self.sent)
                 self._in_flight[seq] = body
                 self.sent += 1
                 writer.write(self._publish(seq, body, again=False))
@@ -158,7 +164,10 @@ class Device:
     def _payload(self, seq: int) -> dict[str, object]:
         return {"seq": seq, "value": 21.5, "padding": self._padding} if self._padding else {"seq": seq, "value": 21.5}
 
-    def _envelope(self, seq: int) -> bytes:
+    def _body(self, seq: int) -> bytes:
+        payload = self._payload(seq)
+        if self._plain:
+            return json.dumps(payload, separators=(",", ":")).encode()
         metadata = {
             "messageId": self._ids[seq],
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -168,7 +177,7 @@ class Device:
             "messageType": "event",
             "version": "1.0",
         }
-        return json.dumps({"metadata": metadata, "payload": self._payload(seq)}, separators=(",", ":")).encode()
+        return json.dumps({"metadata": metadata, "payload": payload}, separators=(",", ":")).encode()
 
     def _publish(self, seq: int, body: bytes, *, again: bool) -> bytes:
         number = (seq % 65_535 + 1).to_bytes(2, "big")
