@@ -101,9 +101,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _unmatched(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
-    if cast(HTTPException, error).status_code == 405:
-        return await _refused(request, RequestInvalid("this path has no such method", code="method_not_allowed"))
-    return await _refused(request, NotFound())
+    told = cast(HTTPException, error)
+    if told.status_code != 405:
+        return await _refused(request, NotFound())
+    answer = await _refused(request, RequestInvalid("this path has no such method", code="method_not_allowed"))
+    answer.headers.update(told.headers or {})
+    return answer
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -73,7 +73,7 @@ class Devices:
                 f"{device_id[:80]!a} is no device id: it must match [A-Za-z0-9][A-Za-z0-9_.:-]{{0,63}} and not be batch"
             )
         await self._claim(domain, device_id)
-        since = max(self._clock.now(), self._revocations.earliest(domain, "device", device_id))
+        since = max(self._clock.now(), await self._revocations.stored_earliest(domain, "device", device_id))
         secret, value = self._new_secret(domain, device_id, since, since)
         try:
             await self._documents.put(COLLECTION, f"{domain}/{device_id}", value, expected=0)

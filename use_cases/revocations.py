@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from ..entities.errors import Conflict
 from ..entities.principal import Principal
 from .ports.clock import Clock
 from .ports.documents import Documents
@@ -44,17 +45,34 @@ class Revocations:
 
     async def revoke_token(self, domain: str, token_id: str) -> None:
         """Let one token count no longer."""
-        await self._put(f"{domain}/token/{token_id}", self._clock.now())
+        key = f"{domain}/token/{token_id}"
+        moment = self._clock.now()
+        self._known[key] = (await self._documents.put(COLLECTION, key, _write(moment)), moment)
 
     async def revoke_subject(self, domain: str, kind: str, name: str, at_least: int = 0) -> int:
-        """Let no credential count that this subject has by now; returns the new ``earliest``.
+        """Let no credential count that this subject has by now; returns the new ``earliest``, which never goes back.
 
         ``at_least``: later than this, too, for a credential that is dated ahead of the clock.
         """
         key = f"{domain}/subject/{kind}/{name}"
-        before = max(self._clock.now(), self.earliest(domain, kind, name), at_least) + 1
-        await self._put(key, before)
-        return before
+        while True:
+            stored, version = await self._stored(key)
+            before = max(self._clock.now(), stored, at_least) + 1
+            try:
+                version = await self._documents.put(COLLECTION, key, _write(before), expected=version)
+            except Conflict:
+                continue  # another process revoked it in this moment
+            self._known[key] = (version, before)
+            return before
+
+    async def stored_earliest(self, domain: str, kind: str, name: str) -> int:
+        """As ``earliest``, with what other processes did a moment ago."""
+        return (await self._stored(f"{domain}/subject/{kind}/{name}"))[0]
+
+    async def _stored(self, key: str) -> tuple[int, int]:
+        """The moment and the version of a revocation in the store; 0, 0 when there is none."""
+        document = await self._documents.get(COLLECTION, key)
+        return (_read(document.value), document.version) if document is not None else (0, 0)
 
     async def refresh(self) -> None:
         """Learn what other processes revoked, and remove what no living token can match any more."""
@@ -66,19 +84,23 @@ class Revocations:
             for document in page:
                 known = self._known.get(document.key)
                 if known is None or known[0] != document.version:
-                    known = (document.version, int(json.loads(document.value)["from"]))
+                    known = (document.version, _read(document.value))
                 if known[1] < over:
                     stale[document.key] = None
                 else:
                     found[document.key] = known
             after = page[-1].key
-        for key, known in self._known.items():  # made here while the scan was under way
-            if key not in found and key not in stale and known[1] >= over:
+        for key, known in self._known.items():  # some were made here while the scan was under way
+            if key not in stale and known[1] >= max(over, found.get(key, (0, 0))[1]):
                 found[key] = known
         self._known = found
         if stale:
             await self._documents.put_many(COLLECTION, stale)
 
-    async def _put(self, key: str, moment: int) -> None:
-        version = await self._documents.put(COLLECTION, key, json.dumps({"from": moment}).encode())
-        self._known[key] = (version, moment)
+
+def _write(moment: int) -> bytes:
+    return json.dumps({"from": moment}).encode()
+
+
+def _read(value: bytes) -> int:
+    return int(json.loads(value)["from"])

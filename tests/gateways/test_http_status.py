@@ -153,3 +153,10 @@ async def test_every_operation_says_whether_it_takes_a_token(document: dict[str,
 async def test_there_is_no_page_that_loads_foreign_hosts(api: httpx.AsyncClient) -> None:
     for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
         assert (await api.get(path)).status_code == 404
+
+
+async def test_a_method_that_a_path_has_not_is_told_with_those_it_has(api: httpx.AsyncClient) -> None:
+    answer = await api.put("/healthz")
+    assert (answer.status_code, answer.json()["error"]["code"], answer.headers["allow"]) == (
+        405, "method_not_allowed", "GET",
+    )  # fmt: skip

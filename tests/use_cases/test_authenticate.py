@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 import pytest
 
+from iotsphere.drivers.memory.documents import MemoryDocuments
 from iotsphere.entities.errors import RateLimited, Unauthenticated
 from iotsphere.entities.principal import device
+from iotsphere.use_cases.ports.documents import Document
 from iotsphere.use_cases.ports.tokens import NOT_BELIEVED
 from iotsphere.use_cases.tokens import operator
 from tests.support import forgery
@@ -230,3 +234,51 @@ async def test_many_revocations_are_all_learnt() -> None:
     await there.authenticate.refresh()
     await there.authenticate.refresh()
     assert len(there.revocations._known) == 2_500
+
+
+async def test_a_revocation_by_a_process_that_is_behind_never_revives_a_credential() -> None:
+    here = Identity()
+    there = Identity(here.documents)
+    old = here.authenticate.token(here.tokens.issue(here.operator, "user:ann").token)
+    here.clock.advance(5_000)
+    newer = here.authenticate.token(here.tokens.issue(here.operator, "user:ann").token)
+    await here.tokens.revoke_subject(here.operator, "user:ann")
+    await there.tokens.revoke_subject(there.operator, "user:ann")
+    await here.authenticate.refresh()
+    for identity in (here, there):
+        assert not identity.revocations.allows(old)
+        assert not identity.revocations.allows(newer)
+
+
+async def test_a_device_that_another_process_removed_can_be_registered_here_at_once() -> None:
+    here = Identity()
+    there = Identity(here.documents)
+    here.clock.advance(5_000)
+    await here.devices.register("iotsphere", "d1")
+    await here.devices.remove("iotsphere", "d1")
+    made = await there.devices.register("iotsphere", "d1")
+    await there.authenticate.refresh()
+    assert there.authenticate.still_valid(await there.authenticate.password("d1", made.password, "a"))
+
+
+class _PausedScan(MemoryDocuments):
+    """Documents that let a test act in the middle of a scan."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def scan(self, collection: str, prefix: str = "", after: str = "", limit: int = 1_000) -> Sequence[Document]:
+        found = await super().scan(collection, prefix, after, limit)
+        if self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            await act()
+        return found
+
+
+async def test_what_is_revoked_during_a_refresh_is_not_forgotten() -> None:
+    documents = _PausedScan()
+    identity = Identity(documents)
+    await identity.tokens.revoke_subject(identity.operator, "user:ann")
+    principal = identity.authenticate.token(identity.tokens.issue(identity.operator, "user:ann").token)
+    documents.meanwhile = lambda: identity.tokens.revoke_subject(identity.operator, "user:ann")
+    await identity.authenticate.refresh()
+    assert not identity.authenticate.still_valid(principal)
