@@ -142,8 +142,9 @@ class Endpoint:
         Raises RedisError or OSError when the connection breaks; TimeoutError, one of the latter, when the next answer
         takes longer than the timeout.
         """
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self.options.timeout) as patience:
+        limit = self.options.timeout
+        async with asyncio.timeout(limit) as patience:
+            renewed = time.monotonic()
             # hiredis packs several times faster than the library's asyncio connection does.
             packed = [_pack(command) for command in commands]
             await connection.send_packed_command(packed, check_health=False)
@@ -152,7 +153,10 @@ class Endpoint:
                     replies.append(await connection.read_response(disable_decoding=True))
                 except ResponseError as error:
                     replies.append(error)
-                patience.reschedule(loop.time() + self.options.timeout)
+                # Timers are not for nothing, so only a long stream of answers gets another one.
+                if time.monotonic() - renewed > limit / 4:
+                    renewed = time.monotonic()
+                    patience.reschedule(asyncio.get_running_loop().time() + limit)
 
     async def _ask(self, connection: Wire, *commands: Command) -> list[Any]:
         replies: list[Any] = []

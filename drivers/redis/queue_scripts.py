@@ -46,7 +46,10 @@ for _, group in ipairs(groups) do
   local facts = {}
   for place = 1, #group, 2 do facts[group[place]] = group[place + 1] end
   if facts['name'] == ARGV[1] then
-    redis.call('HSETNX', KEYS[2], 'delivered', string.match(facts['last-delivered-id'], '-(%d+)'))
+    local delivered = string.match(facts['last-delivered-id'], '-(%d+)')
+    if redis.call('HSETNX', KEYS[2], 'delivered', delivered) == 1 then
+      redis.call('HSET', KEYS[2], 'start', delivered)
+    end
     return
   end
 end
@@ -138,7 +141,7 @@ return 1
 """
 )
 
-# KEYS log meta group due; ARGV name. Returns {waiting, pending, acknowledged, lost}.
+# KEYS log meta group due; ARGV name. Returns {waiting, pending, acknowledged, lost, where it began}.
 BACKLOG: Final = script(
     "#!lua flags=allow-oom\n"
     + _SETTLE
@@ -149,9 +152,9 @@ if not delivered then return nil end
 for _, facts in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   if facts[4] == 0 and facts[6] > 3600000 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], facts[2]) end
 end
-local counts = redis.call('HMGET', KEYS[3], 'acknowledged', 'lost')
+local counts = redis.call('HMGET', KEYS[3], 'acknowledged', 'lost', 'start')
 return {math.max(0, tonumber(redis.call('HGET', KEYS[2], 'last') or '0') - delivered),
-  redis.call('XPENDING', KEYS[1], ARGV[1])[1], tonumber(counts[1] or '0'), tonumber(counts[2] or '0')}
+  redis.call('XPENDING', KEYS[1], ARGV[1])[1], tonumber(counts[1] or '0'), tonumber(counts[2] or '0'), tonumber(counts[3] or '0')}
 """
 )
 

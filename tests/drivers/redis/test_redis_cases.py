@@ -55,12 +55,12 @@ async def test_case_b12_pending_entries_whose_stream_entry_was_trimmed(
         clock.advance(2_000)
         assert list(await queue.take(GROUP, "worker", 5)) == []
         assert by_hand.xpending(stream(log), GROUP)["pending"] == 0
-        assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 0, 0, 5)]
+        assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 0, 0, 5, start=0)]
         assert list(await queue.take(GROUP, "worker", 5)) == []
         fresh = records(1)
         await log.append(fresh)
         assert ids([one.entry for one in await queue.take(GROUP, "worker", 5)]) == ids_of(fresh)
-        assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 1, 0, 5)]
+        assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 1, 0, 5, start=0)]
 
 
 async def test_case_b12_the_backlog_alone_finds_what_vanished(log: RedisMessagingDriver, by_hand: redis.Redis) -> None:
@@ -70,7 +70,7 @@ async def test_case_b12_the_backlog_alone_finds_what_vanished(log: RedisMessagin
     taken = await queue.take(GROUP, "worker", 4)
     by_hand.xtrim(stream(log), maxlen=1, approximate=False)
     # The four that are held, and one that nobody had taken yet.
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 1, 0, 0, 5)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 1, 0, 0, 5, start=0)]
     assert await queue.ack(GROUP, places(taken)) == 0
     assert attempts(await queue.take(GROUP, "worker", 9)) == [(6, 1)]
 
@@ -86,7 +86,7 @@ async def test_case_b12_an_entry_removed_from_the_middle_is_lost_alone(
         by_hand.xdel(stream(log), f"{position.epoch}-{position.offset}")
     clock.advance(2_000)
     assert attempts(await queue.take(GROUP, "worker", 9)) == [(1, 2), (4, 1)]
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 2, 0, 2)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 2, 0, 2, start=0)]
     piece = await log.read(P0, positions[0])
     assert piece.gap == Gap(P0, 2, 3, "corrupt")
     assert [entry.position for entry in piece.entries] == [positions[3]]
@@ -100,7 +100,7 @@ async def test_case_b13_trimming_waits_for_what_nobody_has_read(log: RedisMessag
     soft = Retention(max_age=0, max_bytes=0, hard_age=FOREVER, hard_bytes=FOREVER)
     assert await log.retain(P0, soft, FOREVER) is None
     assert ids([one.entry for one in await queue.take(GROUP, "worker", 20)]) == ids_of(batch)
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 10, 0, 0)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 10, 0, 0, start=0)]
 
 
 async def test_case_b13_past_the_cap_the_loss_is_counted_exactly(log: RedisMessagingDriver) -> None:
@@ -110,9 +110,9 @@ async def test_case_b13_past_the_cap_the_loss_is_counted_exactly(log: RedisMessa
     await log.append(batch)
     cap = Retention(max_age=FOREVER, max_bytes=0, hard_age=FOREVER, hard_bytes=3_600)
     assert await log.retain(P0, cap, 0) == Gap(P0, 1, 7, "retention")
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 3, 0, 0, 7)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 3, 0, 0, 7, start=0)]
     assert ids([one.entry for one in await queue.take(GROUP, "worker", 20)]) == ids_of(batch[7:])
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 3, 0, 7)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 3, 0, 7, start=0)]
     assert list(await log.losses(DOMAIN)) == [(GROUP, Gap(P0, 1, 7, "retention"))]
 
 
@@ -123,7 +123,7 @@ async def test_case_b13_somebody_elses_maxlen_is_counted_too(log: RedisMessaging
     positions = (await log.append(batch)).positions
     by_hand.xtrim(stream(log), maxlen=3, approximate=False)
     assert ids([one.entry for one in await queue.take(GROUP, "worker", 20)]) == ids_of(batch[7:])
-    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 3, 0, 7)]
+    assert list(await queue.backlog(GROUP)) == [Backlog(P0, 0, 3, 0, 7, start=0)]
     assert (await log.read(P0, positions[0])).gap == Gap(P0, 2, 7, "retention")
 
 
