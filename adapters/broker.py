@@ -21,12 +21,13 @@ from uuid import uuid4
 import orjson
 
 from ..entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid, ShuttingDown, Unavailable
-from ..entities.message import Message
+from ..entities.message import MAX_PAYLOAD_BYTES, Message
 from ..entities.topic import parse_filter
 from .broker_requests import PendingRequests
 from .broker_stream import DeliveryStream, MessageStream, OnGap
 from .broker_subscriptions import Subscriptions
 from .envelope import encode
+from .payload import too_large
 from .wire import Wire
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
@@ -217,18 +218,24 @@ class MessageBrokerAdapter:
 
 def _json(payload: bytes | Json) -> bytes:
     """The JSON text of a payload. Raises MessageRefused, RequestInvalid."""
-    if isinstance(payload, bytes):
+    text = payload if isinstance(payload, bytes) else _dumps(payload)
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise too_large(len(text))
+    if text is payload:
         try:
-            orjson.loads(payload)
+            orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise MessageRefused(
                 f"the payload is no JSON text ({error}); pass the value itself, or valid JSON", code="payload_not_json"
             ) from error
-        return payload
+    return text
+
+
+def _dumps(value: Json) -> bytes:
     try:
-        text = orjson.dumps(payload)
+        text = orjson.dumps(value)
         if b"null" in text:  # which is also what it makes of NaN, without a word
-            json.dumps(payload, allow_nan=False)
+            json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise RequestInvalid(f"the payload cannot be written as JSON: {error}; pass plain finite values") from error
     return text

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ..entities.errors import IotSphereError, Unavailable, error_of
+from ..entities.errors import IotSphereError, RequestInvalid, Unavailable, error_of
+from .client_protocol import MAX_REQUEST_BYTES
 
 Answer = Mapping[str, Any]
 Done = Callable[[Answer | IotSphereError], None]
@@ -42,6 +43,8 @@ class PendingRequests:
             done(self._failure)
         elif not self.connected and not repeat:
             done(Unavailable(_LOST))
+        elif len(body) > MAX_REQUEST_BYTES - 64:
+            done(RequestInvalid(f"a request may hold {MAX_REQUEST_BYTES} bytes; this one has {len(body)}: split it"))
         else:
             self._refs += 1
             frame = b'{"type":"%b","ref":%d%b}' % (kind.encode(), self._refs, body)

@@ -23,10 +23,13 @@ class Subscriptions:
         self._streams: set[Stream[Any]] = set()
         self._by_name: dict[str, Stream[Any]] = {}
         self._moved = asyncio.Event()
-        self._over = False
+        self._failure: IotSphereError | None = None
 
     def add(self, stream: Stream[Any]) -> None:
         """Open a new one."""
+        if self._failure is not None:
+            stream.fail(self._failure)
+            return
         self._streams.add(stream)
         self.reopen(stream)
 
@@ -87,7 +90,7 @@ class Subscriptions:
             try:
                 await self._requests.ask("ack", b"," + orjson.dumps(members)[1:-1])
             except (Unavailable, RequestInvalid) as error:
-                if self._over or (stream.name == name and isinstance(error, RequestInvalid)):
+                if self._failure is not None or (stream.name == name and isinstance(error, RequestInvalid)):
                     raise
                 await asyncio.sleep(0)
             else:
@@ -109,7 +112,7 @@ class Subscriptions:
             if error is not None:
                 stream.fail(error)
         if error is not None:
-            self._over = True
+            self._failure = error
             self._streams.clear()
         self._moved.set()
 
@@ -118,7 +121,6 @@ class Subscriptions:
         for stream in self._streams:
             stream.finish()
         self._streams.clear()
-        self._over = True
 
     async def received(self, document: Answer, size: int) -> None:
         """Take a frame of ``size`` bytes that is no answer."""
