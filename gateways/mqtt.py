@@ -26,6 +26,7 @@ CHECKPOINT_S: Final = 5.0
 EXPIRE_S: Final = 30.0
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 HANDSHAKE_S: Final = 5.0
+CLOSE_WITHIN_S: Final = 2.0
 YIELD_AFTER: Final = 500
 
 
@@ -44,7 +45,7 @@ class _Socket(asyncio.Protocol):
         client = MqttClient(self._door, wire, str(peer[0]) if peer else "?")
         if self._door.admission.opened(client):
             self._client = client
-            self._door.clients[client] = None
+            self._door.enter(client)
         else:
             wire.abort()
 
@@ -123,13 +124,17 @@ class MqttGateway:
         self._door.draining = True
         for task in self._tasks:
             task.cancel()
-        farewells = []
         for client in list(self._door.clients):
             client.cut()
-            if client.farewell is not None:
-                client.farewell.cancel()
-                farewells.append(client.farewell)
-        await asyncio.gather(*self._tasks, *farewells, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._door.empty.wait(), CLOSE_WITHIN_S)
+        except TimeoutError:
+            log.warning("clients_not_ended", count=len(self._door.clients))
+            farewells = [client.farewell for client in self._door.clients if client.farewell is not None]
+            for farewell in farewells:
+                farewell.cancel()
+            await asyncio.gather(*farewells, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._server is not None:
             self._server.close()

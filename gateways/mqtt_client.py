@@ -41,9 +41,10 @@ class MqttClient:
         self._wire = wire
         self._paused: set[str] = set()
         self._login: asyncio.Task[None] | None = None
-        self._messages_owed = 0
         self._bytes_owed = 0
         self._closing_since = 0.0
+        self._lost = False
+        self._over = False
 
     # -- from the wire ------------------------------------------------------------------------------------------------
 
@@ -67,8 +68,8 @@ class MqttClient:
         """The socket is gone."""
         self._handle(self.session.lost(why))
         self._door.admission.lost(self)
-        if self.farewell is None:
-            self._door.clients.pop(self, None)
+        self._lost = True
+        self._leave_if_over()
 
     # -- from the gateway ---------------------------------------------------------------------------------------------
 
@@ -134,9 +135,8 @@ class MqttClient:
                 visit.outbox.pump()
         if messages and visit is not None:
             visit.ingress.take(messages)
-        if visit is not None and (messages or size):
-            count = sum(len(item.messages) if isinstance(item, p.Burst) else 1 for item in messages)
-            self._pay(visit.principal, count, size)
+        if visit is not None and size:
+            self._pay(visit.principal, size)
         if ended is None:
             self._moved()
         else:
@@ -176,18 +176,17 @@ class MqttClient:
                 self.session.heard(self._loop.time())
                 self._wire.resume_reading()
 
-    def _pay(self, principal: Principal, messages: int, size: int) -> None:
-        """Take what was read from the client's rate; read no further while it is in debt."""
-        self._messages_owed += messages
+    def _pay(self, principal: Principal, size: int) -> None:
+        """Take what the client demanded from its rate; read no further while it is in debt."""
         self._bytes_owed += size
         rates = self._door.use.rates
-        delay = rates.take(principal, self._messages_owed, self._bytes_owed, self._loop.time())
+        delay = rates.take(principal, self.session.demands, self._bytes_owed, self._loop.time())
         if delay <= 0:
-            self._messages_owed = self._bytes_owed = 0
+            self.session.demands = self._bytes_owed = 0
             self._resume("rate")
         elif self.session.state != CLOSED:
             self._pause("rate")
-            self._loop.call_later(delay, self._pay, principal, 0, 0)
+            self._loop.call_later(delay, self._pay, principal, 0)
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
@@ -245,4 +244,9 @@ class MqttClient:
             if self.visit is not None:
                 await self.visit.end(ended)
         finally:
-            self._door.clients.pop(self, None)
+            self._over = True
+            self._leave_if_over()
+
+    def _leave_if_over(self) -> None:
+        if self._lost and (self._over or self.farewell is None):
+            self._door.forget(self)

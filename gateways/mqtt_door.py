@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -86,7 +87,7 @@ class Wire(Protocol):
 
 
 class MqttDoor:
-    """What connections share. ``online``: the visit of each client, by session key."""
+    """What connections share. ``online``: the visit of each client, by session key. ``empty``: set without clients."""
 
     def __init__(self, use_cases: MqttUseCases, limits: MqttLimits) -> None:
         self.use = use_cases
@@ -96,3 +97,16 @@ class MqttDoor:
         self.clients: dict[MqttClient, None] = {}
         self.online: dict[str, MqttVisit] = {}
         self.draining = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def enter(self, client: MqttClient) -> None:
+        """A socket was opened."""
+        self.clients[client] = None
+        self.empty.clear()
+
+    def forget(self, client: MqttClient) -> None:
+        """A connection is over, with all that it had to do."""
+        self.clients.pop(client, None)
+        if not self.clients:
+            self.empty.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..adapters.mqtt import packets as p
 from ..adapters.mqtt.encode import encode, publish_parts
@@ -26,7 +26,9 @@ from ..use_cases.sessions import Kept, UnderWay, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
-Place = tuple[Partition, Position]
+_RETAINED: Final = "retained"  # the tag of what has no place in the queue
+
+Place: TypeAlias = tuple[Partition, Position]
 
 
 class MqttOutbox:
@@ -179,9 +181,9 @@ class MqttOutbox:
             return -1
         flags = wanted.qos << 1 | p.RETAIN
         identifiers = (wanted.identifier,) if wanted.identifier else ()
-        return self._write(self._parts(entry, flags, identifiers), flags, None, 0)
+        return self._write(self._parts(entry, flags, identifiers), flags, _RETAINED, 0)
 
-    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | None, packet_id: int) -> int:
+    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | str, packet_id: int) -> int:
         session = self._session
         size = len(parts[0]) + len(parts[1]) + 2
         if not session.fits(size):

@@ -6,20 +6,22 @@ traffic, is taken apart in place; a payload beyond ``Limits.payload`` streams pa
 
 from __future__ import annotations
 
-import hashlib
+import re
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
 from .decode import check_topic, decode
-from .packets import CONNECT, MQTT_5, PUBLISH, Burst, Connect, Oversized, Packet, Publish
+from .packets import CONNECT, MQTT_5, PUBLISH, Acks, Burst, Connect, Packet, PingReq, Publish
+from .passing import Passing
 from .primitives import Malformed, protocol_error
 from .reasons import Reason
 
-HEAD_BYTES: Final = 4 * 1024
 _PREFIX_BYTES: Final = 8 * 1024
 _KNOWN_TOPICS: Final = 1_024
 _PROTOCOL: Final = b"\x00\x04MQTT"
 _HEAD: Final = struct.Struct(">BBH").unpack_from
+_PINGS: Final = re.compile(rb"(?:\xc0\x00)+")
+_ACKS: Final = re.compile(rb"(?:\x40\x02(?!\x00\x00)..)+", re.DOTALL)
 
 
 class Limits(NamedTuple):
@@ -42,33 +44,7 @@ class Fault(NamedTuple):
     version: int = 0
 
 
-Item: TypeAlias = Packet | Burst | Fault
-
-
-class _Stream:
-    """A payload that is too large to keep, on its way past."""
-
-    def __init__(self, start: Publish, size: int) -> None:
-        self.start = start
-        self.size = size
-        self.left = size
-        self.head = b""
-        self.hash = hashlib.sha256()
-
-    def take(self, data: bytes, at: int) -> int:
-        """Let bytes pass; returns the index behind them."""
-        stop = min(len(data), at + self.left)
-        piece = data[at:stop]
-        if len(self.head) < HEAD_BYTES:
-            self.head += piece[: HEAD_BYTES - len(self.head)]
-        self.hash.update(piece)
-        self.left -= stop - at
-        return stop
-
-    def packet(self) -> Oversized:
-        """What is known of it in the end."""
-        topic, _, packet_id, flags, properties = self.start
-        return Oversized(topic, self.head, packet_id, flags, properties, self.size, self.hash.hexdigest())
+Item: TypeAlias = Packet | Burst | Acks | Fault
 
 
 class Parser:
@@ -84,7 +60,7 @@ class Parser:
         self._held = version == 0
         self._pending = bytearray()
         self._need = 0
-        self._stream: _Stream | None = None
+        self._stream: Passing | None = None
         self._topics: set[bytes] = set()
         self._dead = False
 
@@ -138,7 +114,7 @@ class Parser:
             return self._connect(data, at, items)
         size = len(data)
         while at < size and self._stream is None:
-            at = self._burst(data, at, items)
+            at = self._run(data, at, items)
             if size - at < 2:
                 break
             length, body = _length(data, at + 1, size)
@@ -158,6 +134,23 @@ class Parser:
             else:
                 items.append(decode(data[at], data, body, end, self.version))
                 at = end
+        return at
+
+    def _run(self, data: bytes, at: int, items: list[Item]) -> int:
+        """Take a run of equal packets at once, where it is one of the three that come by the thousand."""
+        first = data[at]
+        if first >> 4 == PUBLISH:
+            return self._burst(data, at, items)
+        if first == 0x40:
+            run = _ACKS.match(data, at)
+            if run is not None:
+                at, start = run.end(), at
+                items.append(Acks(struct.unpack(f">{(at - start) // 2}H", data[start:at])[1::2]))
+        elif first == 0xC0:
+            run = _PINGS.match(data, at)
+            if run is not None:
+                at, start = run.end(), at
+                items.append(PingReq((at - start) // 2))
         return at
 
     def _burst(self, data: bytes, at: int, items: list[Item]) -> int:
@@ -260,10 +253,10 @@ class Parser:
             raise
         assert isinstance(start, Publish)
         behind = at + _PREFIX_BYTES - len(start.payload)
-        self._stream = _Stream(start._replace(payload=b""), end - behind)
+        self._stream = Passing(start._replace(payload=b""), end - behind)
         return self._pass(self._stream, data, behind, items)
 
-    def _pass(self, stream: _Stream, data: bytes, at: int, items: list[Item]) -> int:
+    def _pass(self, stream: Passing, data: bytes, at: int, items: list[Item]) -> int:
         at = stream.take(data, at)
         if not stream.left:
             self._stream = None

@@ -61,8 +61,8 @@ def encode(packet: p.Packet, version: int) -> bytes:
         case p.UnsubAck(packet_id, reasons, properties):
             tail = encode_properties(properties) + bytes(reasons) if five else b""
             return _frame(p.UNSUBACK << 4, packet_id.to_bytes(2, "big") + tail)
-        case p.PingReq():
-            return b"\xc0\x00"
+        case p.PingReq(times):
+            return b"\xc0\x00" * times
         case p.PingResp():
             return PINGRESP
         case p.Disconnect(reason, properties):

@@ -156,8 +156,16 @@ class UnsubAck(NamedTuple):
     properties: Properties = NONE
 
 
+class Acks(NamedTuple):
+    """PUBACKs without a reason, in a row. As Burst, it exists for speed."""
+
+    packet_ids: tuple[int, ...]
+
+
 class PingReq(NamedTuple):
-    """Is anybody there?"""
+    """Is anybody there? ``times``: asked so often in a row."""
+
+    times: int = 1
 
 
 class PingResp(NamedTuple):
@@ -199,6 +207,7 @@ _KINDS: Final[dict[type, int]] = {
     ConnAck: CONNACK,
     Publish: PUBLISH,
     Burst: PUBLISH,
+    Acks: PUBACK,
     Oversized: PUBLISH,
     Subscribe: SUBSCRIBE,
     SubAck: SUBACK,
@@ -211,6 +220,6 @@ _KINDS: Final[dict[type, int]] = {
 }
 
 
-def name_of(packet: Packet | Burst) -> str:
+def name_of(packet: Packet | Burst | Acks) -> str:
     """The packet's name in the specification."""
     return NAMES[packet.kind if isinstance(packet, Ack) else _KINDS[type(packet)]]

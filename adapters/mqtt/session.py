@@ -23,7 +23,11 @@ NEVER: Final = float("inf")
 
 
 class Session:
-    """The protocol state of one connection. Call ``take`` after each call for the bytes that are to be sent."""
+    """The protocol state of one connection. Call ``take`` after each call for the bytes that are to be sent.
+
+    ``unanswered``: messages from the client that wait for their PUBACK. ``demands``: packets that cost the server work,
+    so all but the acknowledgements of what it sent; whoever charges for them sets it back.
+    """
 
     def __init__(self, now: float, offer: Offer | None = None) -> None:
         self.offer = offer or Offer()
@@ -32,6 +36,7 @@ class Session:
         self.client_id = ""
         self.expiry = 0
         self.unanswered = 0
+        self.demands = 0
         self.keep_alive = 0
         self.maximum_packet = p.MAX_PACKET_BYTES
         self.window: Window[Tag] = Window(0)
@@ -179,17 +184,22 @@ class Session:
             if (self.state, name) not in LIFE:
                 self._break(Fault(Reason.PROTOCOL_ERROR, f"{name} has no place here", self.version), events)
                 break
+            self.demands += 1
             match item:
                 case p.Burst():
+                    self.demands += len(item.messages) - 1
                     self._on_burst(item, events)
                 case p.Publish() | p.Oversized():
                     self._on_publish(item, events)
+                case p.Acks():
+                    self._on_acks(item.packet_ids, 0, events)
                 case p.Ack():
-                    self._on_ack(item, events)
+                    self._on_acks((item.packet_id,), item.reason, events)
                 case p.Subscribe() | p.Unsubscribe():
                     events.append(item)
                 case p.PingReq():
-                    self._out.append(PINGRESP)
+                    self.demands += item.times - 1
+                    self._out.append(PINGRESP * item.times)
                 case p.Connect():
                     self._on_connect(item, events)
                 case p.Disconnect():
@@ -239,17 +249,12 @@ class Session:
         text = f"more than {self.offer.receive_maximum} unanswered messages"
         return Fault(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
 
-    def _on_ack(self, packet: p.Ack, events: list[Event]) -> None:
-        tag = self.window.release(packet.packet_id)
-        if tag is None:
-            return
-        refused = 1 if packet.reason >= Reason.UNSPECIFIED_ERROR else 0
-        last = events[-1] if events else None
-        if isinstance(last, Settled):
-            last.tags.append(tag)
-            events[-1] = last._replace(refused=last.refused + refused)
-        else:
-            events.append(Settled([tag], refused))
+    def _on_acks(self, packet_ids: Sequence[int], reason: int, events: list[Event]) -> None:
+        release = self.window.release
+        tags = [tag for tag in map(release, packet_ids) if tag is not None]
+        self.demands += len(packet_ids) - len(tags) - 1
+        if tags:
+            events.append(Settled(tags, len(tags) if reason >= Reason.UNSPECIFIED_ERROR else 0))
 
     def _on_disconnect(self, packet: p.Disconnect, events: list[Event]) -> None:
         asked = packet.properties.session_expiry_interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -18,9 +19,13 @@ T = TypeVar("T")
 
 
 class Peer:
-    """One connection. ``closed`` is set once the server has closed it."""
+    """One connection. ``closed`` is set once the server has closed it. Clear ``awake`` and it reads no further.
 
-    def __init__(self, address: tuple[str, int], version: int = p.MQTT_5) -> None:
+    ``buffer``: bytes that the system receives for it while it does not read; 0 = as usual.
+    """
+
+    def __init__(self, address: tuple[str, int], version: int = p.MQTT_5, buffer: int = 0) -> None:
+        self._buffer = buffer
         self.version = version
         self.address = address
         self.closed = asyncio.Event()
@@ -34,7 +39,12 @@ class Peer:
         self.awake.set()
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(*self.address)
+        plain = socket.socket()
+        if self._buffer:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, self.address)
+        self._reader, self._writer = await asyncio.open_connection(sock=plain)
         self._listening = asyncio.create_task(self._listen())
         return self
 
@@ -51,6 +61,10 @@ class Peer:
         with suppress(ConnectionError):
             await self._writer.wait_closed()
 
+    def abort(self) -> None:
+        """Lose the connection, with all that was not sent yet."""
+        self._writer.transport.abort()
+
     async def _listen(self) -> None:
         try:
             while data := await self._reader.read(65_536):
@@ -61,6 +75,8 @@ class Peer:
                             p.Publish(topic, payload, number, first & 15)
                             for topic, payload, number, first in item.messages
                         ]
+                    elif isinstance(item, p.Acks):
+                        self.packets += [p.Ack(p.PUBACK, number) for number in item.packet_ids]
                     else:
                         self.packets.append(item)
                 self._arrived.set()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt import properties as props
 from iotsphere.adapters.mqtt import reasons
+from iotsphere.adapters.mqtt.codec import Item
 from iotsphere.adapters.mqtt.properties import NONE, Properties
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=24)
@@ -143,3 +144,18 @@ def packets(version: int) -> st.SearchStrategy[p.Packet]:
     if version == p.MQTT_5:
         options.append(_auths())
     return st.one_of(options)
+
+
+def flat(items: list[Item]) -> list[Item]:
+    """The items with each run written out as single packets."""
+    out: list[Item] = []
+    for item in items:
+        if isinstance(item, p.Burst):
+            out.extend(p.Publish(topic, payload, i, first & 15) for topic, payload, i, first in item.messages)
+        elif isinstance(item, p.Acks):
+            out.extend(p.Ack(p.PUBACK, i) for i in item.packet_ids)
+        elif isinstance(item, p.PingReq):
+            out.extend([p.PingReq()] * item.times)
+        else:
+            out.append(item)
+    return out

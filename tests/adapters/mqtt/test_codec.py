@@ -15,22 +15,11 @@ from iotsphere.adapters.mqtt.primitives import Malformed, write_binary, write_va
 from iotsphere.adapters.mqtt.properties import NONE, Properties
 from iotsphere.adapters.mqtt.reasons import Reason
 
-from .packet_strategies import packets, publishes
+from .packet_strategies import flat, packets, publishes
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 CONNECT_3 = encode(p.Connect(p.MQTT_3_1_1, "c1"), p.MQTT_3_1_1)
 CONNECT_5 = encode(p.Connect(p.MQTT_5, "c1"), p.MQTT_5)
-
-
-def flat(items: list[Item]) -> list[Item]:
-    """The items with each burst written out as Publish packets."""
-    out: list[Item] = []
-    for item in items:
-        if isinstance(item, p.Burst):
-            out.extend(p.Publish(topic, payload, i, first & 15) for topic, payload, i, first in item.messages)
-        else:
-            out.append(item)
-    return out
 
 
 def frame(first: int, body: bytes) -> bytes:
