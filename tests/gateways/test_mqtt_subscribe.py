@@ -9,6 +9,7 @@ import pytest
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
+from iotsphere.entities.topic import parse_filter
 from iotsphere.gateways.mqtt_door import MqttLimits
 from tests.support.waiting import until
 
@@ -171,7 +172,7 @@ async def test_retained_values_come_first_and_marked(house: House, version: int)
             message(T.format("d1") + "/t", b"3", 3, retain=True),
         )
         await sender.take(p.Ack, 3)
-        await until(lambda: len(list(house.last_values.retained([_filter("iotsphere/#")]))) == 3, "all are known")
+        await until(lambda: len(list(house.last_values.retained([parse_filter("iotsphere/#")]))) == 3, "all are known")
     async with Peer(address, version) as peer:
         await peer.connect(house.token("s", ALL))
         await peer.subscribe(T.format("+") + "/#")
@@ -182,18 +183,12 @@ async def test_retained_values_come_first_and_marked(house: House, version: int)
         assert (value(live), live.retain) == (4, False)
 
 
-def _filter(text: str) -> Any:
-    from iotsphere.entities.topic import parse_filter
-
-    return parse_filter(text)
-
-
 async def test_retain_handling_decides_over_retained_values(house: House) -> None:
     await house.say(T.format("d1"), 1, retain=True)
     async with Peer(await house.door()) as peer:
         await peer.connect(house.token("s", ALL))
         wanted = T.format("d1")
-        await until(lambda: list(house.last_values.retained([_filter(wanted)])), "it is known")
+        await until(lambda: list(house.last_values.retained([parse_filter(wanted)])), "it is known")
         seen = []
         for handling in (2, 1, 1, 0):
             await peer.subscribe(p.Request(wanted, 1, retain_handling=handling))
@@ -219,7 +214,7 @@ async def test_an_empty_retained_message_takes_the_value_away(house: House) -> N
     address = await house.door()
     wanted = T.format("d1")
     await house.say(wanted, 1, retain=True)
-    await until(lambda: list(house.last_values.retained([_filter(wanted)])), "it is known")
+    await until(lambda: list(house.last_values.retained([parse_filter(wanted)])), "it is known")
     async with Peer(address) as sender, Peer(address) as listener:
         await listener.connect(house.token("s", ALL))
         await listener.subscribe(p.Request(wanted, 1, retain_handling=2))
@@ -228,7 +223,7 @@ async def test_an_empty_retained_message_takes_the_value_away(house: House) -> N
         await sender.expect(p.Ack)
         gone = await listener.expect(p.Publish)
         assert (gone.payload, gone.retain) == (b"", False)
-        assert list(house.last_values.retained([_filter(wanted)])) == []
+        assert list(house.last_values.retained([parse_filter(wanted)])) == []
         assert house.gateway.counts["retained_cleared"] == 1
     async with Peer(address) as late:
         await late.connect(house.token("s2", ALL))
@@ -240,7 +235,7 @@ async def test_an_empty_retained_message_takes_the_value_away(house: House) -> N
 async def test_retained_values_respect_the_window(house: House) -> None:
     for number in range(10):
         await house.say(T.format(f"d{number}"), number, retain=True)
-    await until(lambda: len(list(house.last_values.retained([_filter("iotsphere/#")]))) == 10, "all are known")
+    await until(lambda: len(list(house.last_values.retained([parse_filter("iotsphere/#")]))) == 10, "all are known")
     async with Peer(await house.door()) as peer:
         await peer.connect(house.token("s", ALL), properties=Properties(receive_maximum=3))
         await peer.subscribe("iotsphere/#")
