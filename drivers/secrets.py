@@ -53,3 +53,22 @@ def load_or_create(path: Path) -> Secrets:
     if any(len(secret) < BYTES for secret in found):
         raise RequestInvalid(f"{path} holds a secret of less than {BYTES} bytes; remove it to make new ones")
     return found
+
+
+def load_trusted_keys(path: Path | None) -> dict[str, tuple[str, str | bytes]]:
+    """Public keys of other issuers: kid -> (algorithm, PEM or JWK text). Raises RequestInvalid for another shape."""
+    if path is None:
+        return {}
+    try:
+        stored = json.loads(path.read_text())
+        return {
+            str(kid): (
+                str(entry["algorithm"]),
+                entry["key"] if isinstance(entry["key"], str) else json.dumps(entry["key"]),
+            )
+            for kid, entry in stored.items()
+        }
+    except OSError as error:
+        raise RequestInvalid(f"cannot read the trusted keys: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RequestInvalid(f'{path} must hold {{"KID": {{"algorithm": …, "key": …}}}}') from error

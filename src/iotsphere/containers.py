@@ -18,7 +18,7 @@ from .adapters.redrive import DeadLetterFormat
 from .adapters.tokens import JsonWebTokens
 from .adapters.values import pack_values, unpack_values
 from .drivers.clock import SystemClock
-from .drivers.secrets import Secrets
+from .drivers.secrets import Secrets, load_trusted_keys
 from .entities.channel import DAY_MS, DEFAULT_CHANNELS, GIB, Retention
 from .entities.errors import RequestInvalid
 from .entities.position import Gap
@@ -131,8 +131,8 @@ def _edge(clock: Clock, log: Any) -> Edge:
     return Edge(clock, log.partitions)
 
 
-def _tokens(secrets: Secrets, clock: Clock) -> JsonWebTokens:
-    return JsonWebTokens(secrets.token, clock)
+def _tokens(secrets: Secrets, clock: Clock, settings: Settings) -> JsonWebTokens:
+    return JsonWebTokens(secrets.token, clock, load_trusted_keys(settings.trusted_keys))
 
 
 def _devices(documents: Any, revocations: Revocations, clock: Clock, secrets: Secrets) -> Devices:
@@ -293,7 +293,7 @@ class Container(containers.DeclarativeContainer):
     retention = providers.Singleton(RetentionUseCase, log, clock, channels, announce)
 
     revocations = providers.Singleton(Revocations, documents, clock)
-    access_tokens = providers.Singleton(_tokens, secrets, clock)
+    access_tokens = providers.Singleton(_tokens, secrets, clock, settings)
     devices = providers.Singleton(_devices, documents, revocations, clock, secrets)
     tokens = providers.Singleton(Tokens, access_tokens, revocations, clock)
     authenticate = providers.Singleton(Authenticate, devices, access_tokens, revocations)

@@ -40,6 +40,11 @@ class Settings(BaseSettings):
     secrets: Path | None = Field(
         default=None, description="File with the secrets; default: secrets.json in the data folder"
     )
+    trusted_keys: Path | None = Field(
+        default=None,
+        description="JSON file with public keys of other token issuers: "
+        '`{"KID": {"algorithm": "RS256|ES256|EdDSA", "key": "PEM or JWK"}}`',
+    )
     node: str = Field(
         default="gateway",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",

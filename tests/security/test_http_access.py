@@ -11,8 +11,8 @@ from fastapi.routing import APIRoute
 from prometheus_client import REGISTRY
 
 from iotsphere.gateways.http import RuledRoute, allow, make_app, rule_of
-from iotsphere.gateways.http_access import OPERATORS
-from iotsphere.gateways.http_metrics import Metrics
+from iotsphere.gateways.http.access import OPERATORS
+from iotsphere.gateways.http.metrics import Metrics
 from tests.support.http_door import Door, open_door
 
 CANARY = "canary-4711"

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from typing import Any, Final
 
-from ..adapters.http.failures import body_of, headers_of, status_of
-from ..entities.errors import IotSphereError, RequestInvalid, Unauthenticated
-from ..use_cases.ports.tokens import NOT_BELIEVED
-from .http_access import HttpUseCases, authenticate
-from .http_connection import MAX_HEAD_BYTES, HttpLimits
-from .http_metrics import Metrics
+from ...adapters.http.failures import body_of, headers_of, status_of
+from ...entities.errors import IotSphereError, RequestInvalid, Unauthenticated
+from ...use_cases.ports.tokens import NOT_BELIEVED
+from .access import HttpUseCases, authenticate
+from .connection import MAX_HEAD_BYTES, HttpLimits
+from .metrics import Metrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -17,20 +17,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from ..adapters.http.failures import body_of, headers_of, status_of
-from ..adapters.http.models import FailureBody
-from ..entities.errors import IotSphereError, NotFound, RequestInvalid
-from . import http_dead_letters, http_identity, http_messages, http_status
-from .http_access import HttpUseCases, Measure, RuledRoute, allow, answers, rule_of
-from .http_connection import MAX_HEAD_BYTES, Admission, HttpConnection, HttpLimits
-from .http_limits import BoundedRequests
-from .http_metrics import Metrics
-
-__all__ = ["HttpGateway", "HttpLimits", "HttpUseCases", "Measure", "RuledRoute", "allow", "make_app", "rule_of"]
+from ...adapters.http.failures import body_of, headers_of, status_of
+from ...adapters.http.models import FailureBody
+from ...entities.errors import IotSphereError, NotFound, RequestInvalid
+from . import dead_letters, identity, messages, status
+from .access import HttpUseCases, answers, rule_of
+from .connection import MAX_HEAD_BYTES, Admission, HttpConnection, HttpLimits
+from .limits import BoundedRequests
+from .metrics import Metrics
 
 log = structlog.get_logger("iotsphere.http")
 BACKLOG: Final = 2_048
-ROUTERS: Final = (http_messages.router, http_dead_letters.router, http_identity.router, http_status.router)
+ROUTERS: Final = (messages.router, dead_letters.router, identity.router, status.router)
 
 
 def make_app(use_cases: HttpUseCases, metrics: Metrics) -> FastAPI:
@@ -81,9 +79,9 @@ def _completed(document: dict[str, Any], routes: Sequence[APIRoute]) -> dict[str
     for route in routes:
         for method in route.methods or ():
             told = document["paths"][route.path][method.lower()]["responses"]
-            for status, answer in route.responses.items():
+            for code, answer in route.responses.items():
                 for kind, content in answer.get("content", {}).items():
-                    told[str(status)]["content"][kind]["example"] = content["example"]
+                    told[str(code)]["content"][kind]["example"] = content["example"]
     return document
 
 

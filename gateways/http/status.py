@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from ..adapters.http import views
-from ..adapters.http.models import FailureBody
-from ..adapters.http.models_state import LedgerBody, StatusBody
-from ..entities.errors import ShuttingDown
-from .http_access import OPERATORS, PUBLIC, Caller, RuledRoute, Use, allow, answers
-from .http_metrics import CONTENT_TYPE, Metrics
+from ...adapters.http import views
+from ...adapters.http.models import FailureBody
+from ...adapters.http.models_state import LedgerBody, StatusBody
+from ...entities.errors import ShuttingDown
+from .access import OPERATORS, PUBLIC, Caller, RuledRoute, Use, allow, answers
+from .metrics import CONTENT_TYPE, Metrics
 
 router = APIRouter(tags=["state"], route_class=RuledRoute)
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from ..adapters.http import views
-from ..adapters.http.models import FailureBody
-from ..adapters.http.models_admin import DeadLetterBody, DeadLettersBody, DeadLettersQuery, RedrivenBody
-from .http_access import OPERATORS, Caller, RuledRoute, Use, allow, answers
+from ...adapters.http import views
+from ...adapters.http.models import FailureBody
+from ...adapters.http.models_admin import DeadLetterBody, DeadLettersBody, DeadLettersQuery, RedrivenBody
+from .access import OPERATORS, Caller, RuledRoute, Use, allow, answers
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=RuledRoute)
 LetterId = Annotated[str, Path(max_length=64, examples=[DeadLetterBody.example["id"]])]

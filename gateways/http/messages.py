@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 import orjson
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from ..adapters.http import queries, views
-from ..adapters.http.failures import body_of, status_of
-from ..adapters.http.models import (
+from ...adapters.http import queries, views
+from ...adapters.http.failures import body_of, status_of
+from ...adapters.http.models import (
     FailureBody,
     HistoryBody,
     HistoryQuery,
@@ -19,9 +19,9 @@ from ..adapters.http.models import (
     PublishedBody,
     RefusedBody,
 )
-from ..adapters.http.models_state import TraceBody
-from ..adapters.http.publishing import outcome_facts, read_publications
-from .http_access import OPERATORS, PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, Use, allow, answers
+from ...adapters.http.models_state import TraceBody
+from ...adapters.http.publishing import outcome_facts, read_publications
+from .access import OPERATORS, PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, Use, allow, answers
 
 JSON: Final = "application/json"
 router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=RuledRoute)

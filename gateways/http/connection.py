@@ -12,8 +12,8 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from ..adapters.http.failures import body_of, status_of
-from ..entities.errors import RequestInvalid, TooManyConnections
+from ...adapters.http.failures import body_of, status_of
+from ...entities.errors import RequestInvalid, TooManyConnections
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from ..adapters.http import views
-from ..adapters.http.models import FailureBody
-from ..adapters.http.models_admin import (
+from ...adapters.http import views
+from ...adapters.http.models import FailureBody
+from ...adapters.http.models_admin import (
     CredentialBody,
     DeviceRequest,
     DevicesBody,
@@ -17,8 +17,8 @@ from ..adapters.http.models_admin import (
     TokenBody,
     TokenRequest,
 )
-from ..adapters.timestamps import iso
-from .http_access import OPERATORS, Caller, RuledRoute, Use, allow, answers
+from ...adapters.timestamps import iso
+from .access import OPERATORS, Caller, RuledRoute, Use, allow, answers
 
 router = APIRouter(prefix="/api/v1", tags=["devices and tokens"], route_class=RuledRoute)
 DeviceId = Annotated[str, Path(max_length=512, examples=["pump-7"])]

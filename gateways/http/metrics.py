@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..entities.dead_letter import REASONS
-from ..use_cases.ledger import LedgerReport
-from .http_access import Measure
+from ...entities.dead_letter import REASONS
+from ...use_cases.ledger import LedgerReport
+from .access import Measure
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 METHODS: Final = frozenset(("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"))
