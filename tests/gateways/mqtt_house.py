@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,6 +18,8 @@ from iotsphere.adapters.values import pack_values, unpack_values
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.memory.documents import MemoryDocuments
 from iotsphere.drivers.memory.log import MemoryLog
+from iotsphere.drivers.sqlite.documents import SqliteDocuments
+from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.principal import Principal, parse_grant
@@ -190,14 +193,19 @@ class House:
 
 
 @asynccontextmanager
-async def open_house() -> AsyncIterator[House]:
-    """A house on memory drivers."""
-    log = MemoryLog(SystemClock())
-    for domain in DOMAINS:
-        await log.ensure(domain, DEFAULT_CHANNELS)
-    house = House(log, MemoryDocuments())
-    await house.open()
-    try:
-        yield house
-    finally:
-        await house.close()
+async def open_house(folder: Path | None = None) -> AsyncIterator[House]:
+    """A house on memory drivers, or on SQLite in a folder."""
+    async with AsyncExitStack() as stack:
+        log: Any = MemoryLog(SystemClock())
+        documents: Any = MemoryDocuments()
+        if folder is not None:
+            log = await stack.enter_async_context(SqliteLog(folder / "log", SystemClock()))
+            documents = await stack.enter_async_context(SqliteDocuments(folder / "documents.db"))
+        for domain in DOMAINS:
+            await log.ensure(domain, DEFAULT_CHANNELS)
+        house = House(log, documents)
+        await house.open()
+        try:
+            yield house
+        finally:
+            await house.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ PRESENCE = "iotsphere/devices/d1/presence"
 T = "iotsphere/devices/d1/telemetry"
 
 
-@pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as opened:
+@pytest.fixture(params=["memory", "sqlite"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path if request.param == "sqlite" else None) as opened:
         yield opened
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ T = "iotsphere/devices/d1/telemetry"
 READER = "iotsphere/mqtt/service/s/c1"
 
 
-@pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as opened:
+@pytest.fixture(params=["memory", "sqlite"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path if request.param == "sqlite" else None) as opened:
         yield opened
 
 
