@@ -160,10 +160,12 @@ class Sessions:
                 await self._documents.put(COLLECTION, document.key, json.dumps(value).encode(), document.version)
                 found += 1
         for domain in self._log.domains():
+            prefix = f"{domain}/{READERS}/"
             for reader in await self._log.readers(domain):
-                _, family, rest = (*reader.split("/", 2), "", "")[:3]
-                key = f"{domain}/{rest}"
-                if family == READERS and key not in known and await self._documents.get(COLLECTION, key) is None:
+                key = f"{domain}/{reader.removeprefix(prefix)}"
+                if not reader.startswith(prefix) or key in known:
+                    continue
+                if await self._documents.get(COLLECTION, key) is None:  # it is not younger than the scan either
                     await self._log.forget(reader)
         return found
 
