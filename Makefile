@@ -1,7 +1,8 @@
 # IoTSphere in eight words; `make` alone explains them. Nothing is installed outside .venv, .servers and .iotsphere.
 .POSIX:
 .PHONY: help setup check test bench docs run up down lock
-PY = .venv/bin/python
+# Compiled modules are kept: the tests and the benchmark start many processes.
+PY = PYTHONDONTWRITEBYTECODE= .venv/bin/python
 LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 
 help:
