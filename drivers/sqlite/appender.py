@@ -17,7 +17,7 @@ from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Appended, Slice
-from . import chunks
+from . import chunks, trimming
 from .chunks import Shelf
 from .followers import Followers
 from .seen import SeenIds
@@ -138,14 +138,14 @@ class GroupAppender:
         for shelf in self._shelves.values():
             self._touched_at = max(self._touched_at, shelf.touched_at)
             number = shelf.number << _OFFSET_BITS
-            for value, offset, appended_at in chunks.hashes_since(connection, shelf, since):
+            for value, offset, appended_at in trimming.hashes_since(connection, shelf, since):
                 self.seen.add(value, number | offset, appended_at)
 
 
 class WrittenGroup:
     """One transaction's appends, before and after it is committed."""
 
-    __slots__ = ("_appender", "_drafts", "_now", "_starts", "outcomes")
+    __slots__ = ("_appender", "_drafts", "_now", "_starts", "outcomes", "size")
 
     def __init__(
         self, appender: GroupAppender, outcomes: Sequence[Appended | IotSphereError], drafts: Sequence[Draft], now: int
@@ -155,6 +155,7 @@ class WrittenGroup:
         self._drafts = drafts
         self._now = now
         self._starts = [draft.shelf.last for draft in drafts]
+        self.size = sum(draft.total - draft.shelf.total for draft in drafts)
 
     def settle(self) -> None:
         """The transaction is committed: only now do later appends see it."""

@@ -23,7 +23,6 @@ from ..lineage import Lineage
 MOST_BYTES: Final = 256 << 10
 MOST_RECORDS: Final = 1_024
 NEAR: Final = 64
-SWEPT_AT_ONCE: Final = 64
 SCANNED_AT_ONCE: Final = 256
 
 
@@ -100,7 +99,7 @@ def first_retained(connection: sqlite3.Connection, shelf: Shelf) -> int:
 
 def newest(connection: sqlite3.Connection, shelf: Shelf) -> Head | None:
     """The newest chunk. It is never deleted, so it tells how many messages were ever accepted."""
-    return _head(connection, shelf, "ORDER BY first DESC LIMIT 1")
+    return head_of(connection, shelf, "ORDER BY first DESC LIMIT 1")
 
 
 def bounds(connection: sqlite3.Connection, shelf: Shelf) -> Bounds:
@@ -215,21 +214,22 @@ def find(connection: sqlite3.Connection, shelf: Shelf, message_id: str, start: i
     return following if following > start else 0, None
 
 
-def _head(connection: sqlite3.Connection, shelf: Shelf, rest: str, *values: int) -> Head | None:
+def head_of(connection: sqlite3.Connection, shelf: Shelf, rest: str, *values: int) -> Head | None:
+    """The first chunk of a query, without its records; ``rest`` is what follows FROM."""
     row = connection.execute(f"SELECT first, count, appended_at, total FROM {shelf.table} {rest}", values).fetchone()
     return None if row is None else Head(*row)
 
 
 def first_where(connection: sqlite3.Connection, shelf: Shelf, holds: Callable[[Head], bool]) -> Head | None:
     """The first chunk for which a condition holds that, once it holds, holds for all later ones. Logarithmic."""
-    oldest = _head(connection, shelf, "ORDER BY first LIMIT 1")
+    oldest = head_of(connection, shelf, "ORDER BY first LIMIT 1")
     latest = newest(connection, shelf)
     if oldest is None or latest is None or not holds(latest):
         return None
     low, found = oldest.first, latest
     while low < found.first:
         middle = (low + found.first) // 2
-        head = _head(connection, shelf, "WHERE first <= ? ORDER BY first DESC LIMIT 1", middle)
+        head = head_of(connection, shelf, "WHERE first <= ? ORDER BY first DESC LIMIT 1", middle)
         assert head is not None
         if holds(head):
             found = head
@@ -244,48 +244,3 @@ def at(connection: sqlite3.Connection, shelf: Shelf, time: int) -> Position:
     if head is None:
         return bounds(connection, shelf).last
     return shelf.lineage.position(max(head.first, first_retained(connection, shelf)) - 1)
-
-
-def due(connection: sqlite3.Connection, shelf: Shelf, age: int, size: int, now: int) -> int:
-    """The last offset that is older than ``age`` (ms) or lies beyond the newest ``size`` stored bytes."""
-    latest = newest(connection, shelf)
-    if latest is None:
-        return 0
-    young = first_where(connection, shelf, lambda head: head.appended_at >= now - age)
-    old = young.first - 1 if young is not None else latest.end
-    surplus = latest.total - size
-    edge = first_where(connection, shelf, lambda head: head.total >= surplus)
-    if surplus <= 0 or edge is None:
-        return old
-    (sizes,) = connection.execute(f"SELECT sizes FROM {shelf.table} WHERE first = ?", (edge.first,)).fetchone()
-    lengths = struct.unpack(f"<{len(sizes) // 4}I", sizes)
-    totals = list(accumulate(lengths, initial=edge.total - sum(lengths)))
-    beyond = next(index for index, total in enumerate(totals) if total >= surplus)
-    return max(old, edge.first - 1 + beyond)
-
-
-def sweep(connection: sqlite3.Connection, shelf: Shelf) -> bool:
-    """Delete a few chunks that hold nothing retained; True when there may be more."""
-    latest = newest(connection, shelf)
-    if latest is None:
-        return False
-    kept = _head(connection, shelf, "WHERE first <= ? ORDER BY first DESC LIMIT 1", first_retained(connection, shelf))
-    limit = min(kept.first if kept is not None else 0, latest.first)
-    rows = connection.execute(
-        f"SELECT first FROM {shelf.table} WHERE first < ? ORDER BY first LIMIT {SWEPT_AT_ONCE}", (limit,)
-    ).fetchall()
-    if rows:
-        connection.execute(f"DELETE FROM {shelf.table} WHERE first <= ?", (rows[-1][0],))
-    return len(rows) == SWEPT_AT_ONCE
-
-
-def hashes_since(connection: sqlite3.Connection, shelf: Shelf, time: int) -> Iterator[tuple[int, int, int]]:
-    """(hash, offset, appended_at) of the records that have a hash and were appended at or after ``time`` (ms)."""
-    start = at(connection, shelf, time).offset
-    for first, appended_at, hashes in connection.execute(
-        f"SELECT first, appended_at, hashes FROM {shelf.table} WHERE first > ? AND hashes IS NOT NULL ORDER BY first",
-        (start,),
-    ):
-        for index, value in enumerate(struct.unpack(f"<{len(hashes) // 8}Q", hashes)):
-            if value:
-                yield value, first + index, appended_at

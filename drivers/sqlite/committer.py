@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from ...entities.errors import IotSphereError, LogUnavailable
 from ...entities.message import Record
 from ...use_cases.ports.message_log import Appended
+from .checkpointer import Checkpointer
 from .database import translate
 
 T = TypeVar("T")
@@ -39,9 +40,10 @@ class Job(NamedTuple):
 
 
 class Written(Protocol):
-    """What an appender wrote inside the open transaction."""
+    """What an appender wrote inside the open transaction: ``size`` bytes."""
 
     outcomes: Sequence[Appended | IotSphereError]
+    size: int
 
     def settle(self) -> None:
         """Take note that it is committed; called in the writer thread."""
@@ -70,10 +72,17 @@ class Committer:
     that an append without room never keeps a trim, which makes room, from happening.
     """
 
-    def __init__(self, path: Path, connect: Callable[[], Connection], appender: Appender | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[], Connection],
+        appender: Appender | None = None,
+        checkpointer: Checkpointer | None = None,
+    ) -> None:
         self._path = path
         self._connect = connect
         self._appender = appender
+        self._checkpointer = checkpointer
         self._waiting: SimpleQueue[Batch | Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,6 +139,8 @@ class Committer:
                 self._commit(connection, group)
                 group.clear()
         finally:
+            if self._checkpointer is not None:
+                self._checkpointer.close()
             connection.close()
 
     def _in_our_words(self, error: Exception) -> Exception:
@@ -169,6 +180,8 @@ class Committer:
         if written is not None:
             written.settle()
         self._tell(outcomes, written)
+        if self._checkpointer is not None:
+            self._checkpointer.wrote(connection, written.size if written is not None else 0)
 
     def _note(self, error: Exception | None) -> None:
         """Log the first of a row of failures, and that it is over."""

@@ -12,6 +12,7 @@ from ...entities.errors import IotSphereError, LogFull, LogUnavailable
 
 BUSY_S: Final = 10.0
 CHECK_BELOW_BYTES: Final = 64 << 20
+EMERGENCY_PAGES: Final = 65_536  # 256 MiB
 NO_ROOM_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4_096
 SYNCHRONOUS: Final = {"fsynced": "FULL", "logged": "NORMAL"}
@@ -23,6 +24,9 @@ LOG_SCHEMA: Final = (
     # `first`: the first offset that is retained; entries before it may still lie in the same chunk.
     """CREATE TABLE partitions(id INTEGER PRIMARY KEY, domain TEXT NOT NULL, channel TEXT NOT NULL,
         number INTEGER NOT NULL, first INTEGER NOT NULL, UNIQUE(domain, channel, number))""",
+    # Hashes of message ids whose records are gone already.
+    """CREATE TABLE remnants(part INTEGER NOT NULL, first INTEGER NOT NULL, appended_at INTEGER NOT NULL,
+        hashes BLOB NOT NULL, PRIMARY KEY(part, first)) WITHOUT ROWID""",
     """CREATE TABLE epochs(part INTEGER NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
         PRIMARY KEY(part, epoch)) WITHOUT ROWID""",
     """CREATE TABLE readers(reader TEXT NOT NULL, part INTEGER NOT NULL, start_epoch INTEGER NOT NULL,
@@ -72,7 +76,7 @@ def is_corrupt(error: sqlite3.Error) -> bool:
 def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: int = 0) -> sqlite3.Connection:
     """Open or make a file for writing. Raises sqlite3.Error; LogUnavailable when a newer version made it.
 
-    ``max_bytes``: the most that the file may grow to, 0 = no limit.
+    ``max_bytes``: the most that the file may grow to, 0 = no limit. It checkpoints by itself; see ``no_checkpoints``.
     """
     path.touch(mode=0o600)  # the files that SQLite puts beside it take its mode
     connection = _connect(path, "rw")
@@ -80,7 +84,6 @@ def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: i
         if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
             raise LogUnavailable(f"{path} cannot use a write-ahead log: put the data folder on a local disk")
         connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[durability]}")
-        connection.execute("PRAGMA wal_autocheckpoint=4000")
         connection.execute(f"PRAGMA journal_size_limit={64 << 20}")
         if max_bytes:
             connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // PAGE_BYTES)}")
@@ -96,6 +99,16 @@ def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: i
         connection.close()
         raise
     return connection
+
+
+def no_checkpoints(connection: sqlite3.Connection) -> None:
+    """Leave checkpoints to a ``Checkpointer``, unless the write-ahead log grows beyond all measure."""
+    connection.execute(f"PRAGMA wal_autocheckpoint={EMERGENCY_PAGES}")
+
+
+def open_copier(path: Path) -> sqlite3.Connection:
+    """Open an existing file for checkpoints only. Raises sqlite3.Error."""
+    return _connect(path, "rw")
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

@@ -12,9 +12,10 @@ from ...entities.position import Partition
 from ...use_cases.ports.clock import Clock
 from .appender import GroupAppender
 from .catalogue import Catalogue, begin_epoch
+from .checkpointer import Checkpointer
 from .chunks import Shelf
 from .committer import Committer
-from .database import LOG_SCHEMA, is_corrupt, open_writer
+from .database import LOG_SCHEMA, is_corrupt, no_checkpoints, open_writer
 from .followers import Followers
 from .ownership import Ownership
 from .seen import WINDOW_MS
@@ -43,7 +44,7 @@ class LogFile:
         self._max_bytes = max_bytes
         self._ownership = Ownership(directory)
         self._appender = GroupAppender(self.catalogue.shelves, clock, self.followers)
-        self._committer = Committer(self.path, self._open_writer, self._appender)
+        self._committer = Committer(self.path, self._open_writer, self._appender, Checkpointer(self.path))
         self.append = self._committer.append
         self._snapshots = Snapshots(self.path, 1 if read_only else 2)
 
@@ -86,6 +87,7 @@ class LogFile:
         now = self.clock.now()
         connection = open_writer(self.path, self.durability, LOG_SCHEMA, self._max_bytes)
         try:
+            no_checkpoints(connection)
             self._ownership.note(begin_epoch(connection, self.durability, now, self._ownership.epoch))
             self.catalogue.load(connection)
             self._appender.restore(connection, self.catalogue.secret, now - WINDOW_MS)
@@ -119,9 +121,10 @@ class LogFile:
         """Look what partitions another process has made."""
         await self._snapshots.run(self.catalogue.load)
 
-    async def version(self) -> int:
-        """A number that changes whenever another process has written. Use it on a file opened for reading only."""
-        return await self._snapshots.run(lambda c: int(c.execute("PRAGMA data_version").fetchone()[0]))
+    async def version(self) -> tuple[int, int]:
+        """Something that changes whenever another process has written. Use it on a file opened for reading only."""
+        number = await self._snapshots.run(lambda c: int(c.execute("PRAGMA data_version").fetchone()[0]))
+        return self._snapshots.opened, number
 
     def shelf(self, partition: Partition) -> Shelf:
         """A partition's place. Raises UnknownDomain."""

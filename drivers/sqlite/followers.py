@@ -28,7 +28,7 @@ class Follower:
         self.live: set[Partition] = set()
         self.behind: dict[Partition, None] = dict.fromkeys(places)
         self.wake = asyncio.Event()
-        self.version = -1
+        self.version = (0, 0)
         self._slices: deque[tuple[Slice, int]] = deque()
         self._waiting: Counter[Partition] = Counter()
         self._bytes = 0
@@ -69,7 +69,7 @@ class Follower:
         self._bytes -= size
         return piece
 
-    def is_news(self, version: int) -> bool:
+    def is_news(self, version: tuple[int, int]) -> bool:
         """Note the file's version; when it is another, every partition has to be read again."""
         if version == self.version:
             return False

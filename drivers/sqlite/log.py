@@ -16,11 +16,12 @@ from ...entities.position import Bounds, Gap, Partition, Position
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Appended, Lease, Progress, Slice, Tally
 from ..lineage import BEGINNING
-from . import chunks
+from . import chunks, trimming
 from . import progress as kept
 from .catalogue import probe
 from .file import LogFile
 from .followers import Follower
+from .seen import WINDOW_MS
 
 CATCH_UP: Final = 1_000
 END_OF_TIME: Final = 1 << 62
@@ -212,7 +213,8 @@ class SqliteLog:
         """Trim, and announce what a reader or work queue lost; the file is cleared in small steps."""
         shelf = self.file.shelf(partition)
         gap = await self.file.change(lambda connection: kept.retain(connection, shelf, retention, now))
-        while await self.file.change(lambda connection: chunks.sweep(connection, shelf)):
+        since = self.clock.now() - WINDOW_MS
+        while await self.file.change(lambda connection: trimming.sweep(connection, shelf, since)):
             pass
         return gap
 

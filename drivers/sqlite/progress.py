@@ -10,7 +10,7 @@ from ...entities.channel import Retention
 from ...entities.errors import Fenced, LeaseHeld, RequestInvalid
 from ...entities.position import Gap, Partition, Position
 from ...use_cases.ports.message_log import Lease, Progress, Tally
-from . import chunks
+from . import chunks, trimming
 from .chunks import Shelf
 
 KEPT_LOSSES: Final = 1_000
@@ -124,7 +124,7 @@ def release(connection: Connection, held: Lease, shelf: Shelf) -> None:
 
 
 def retain(connection: Connection, shelf: Shelf, retention: Retention, now: int) -> Gap | None:
-    """Move the first retained offset on; ``chunks.sweep`` deletes what lies before it afterwards."""
+    """Move the first retained offset on; ``trimming.sweep`` deletes what lies before it afterwards."""
     first = chunks.first_retained(connection, shelf)
     needs: list[tuple[str, int]] = connection.execute(
         "SELECT reader, offset + 1 FROM readers WHERE part = ?1"
@@ -132,8 +132,8 @@ def retain(connection: Connection, shelf: Shelf, retention: Retention, now: int)
         " WHERE taken.team = lanes.team AND taken.part = ?1), cursor + 1) FROM lanes WHERE part = ?1",
         (shelf.number,),
     ).fetchall()
-    soft = chunks.due(connection, shelf, retention.max_age, retention.max_bytes, now)
-    hard = chunks.due(connection, shelf, retention.hard_age, retention.hard_bytes, now)
+    soft = trimming.due(connection, shelf, retention.max_age, retention.max_bytes, now)
+    hard = trimming.due(connection, shelf, retention.hard_age, retention.hard_bytes, now)
     upto = max(min(soft, min((need for _, need in needs), default=soft + 1) - 1), hard)
     if upto < first:
         return None

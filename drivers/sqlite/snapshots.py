@@ -17,13 +17,14 @@ Connection = sqlite3.Connection
 
 
 class Snapshots:
-    """Questions to one file, each answered from one consistent state of it."""
+    """Questions to one file, each answered from one consistent state of it. ``opened``: connections made so far."""
 
     def __init__(self, path: Path, threads: int) -> None:
         self._path = path
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._idle: list[Connection] = []
+        self.opened = 0
 
     async def open(self) -> None:
         """Start the threads. Raises LogUnavailable when the file cannot be read."""
@@ -46,7 +47,7 @@ class Snapshots:
 
     def _answer(self, question: Callable[[Connection], T]) -> T:
         try:
-            connection = self._idle.pop() if self._idle else open_reader(self._path)
+            connection = self._idle.pop() if self._idle else self._connect()
         except sqlite3.Error as error:
             raise translate(error, self._path) from error
         try:
@@ -61,3 +62,7 @@ class Snapshots:
             raise
         self._idle.append(connection)
         return answer
+
+    def _connect(self) -> Connection:
+        self.opened += 1
+        return open_reader(self._path)

@@ -25,18 +25,18 @@ HERE = Path(__file__).parent
 
 def append_until_killed(directory: Path, run: int, lines: int) -> Answered:
     """Let a child append until so many answers were seen, kill it, and return all that it had printed."""
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(HERE / "appending.py"), str(directory), str(run)],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
         stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    try:
-        printed = b"".join(child.stdout.readline() for _ in range(lines))
-    finally:
-        child.kill()
-        rest, _ = child.communicate(timeout=60)
-    whole, _, _ = (printed + rest).rpartition(b"\n")  # the last line may be cut
+    ) as child:
+        assert child.stdout is not None
+        try:
+            printed = b"".join(child.stdout.readline() for _ in range(lines))
+        finally:
+            child.kill()
+        printed += child.stdout.read()
+    whole, _, _ = printed.rpartition(b"\n")  # the last line may be cut
     answered: Answered = {}
     for line in whole.decode().splitlines():
         number, epoch, offset, message_id = line.split()

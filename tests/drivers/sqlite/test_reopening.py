@@ -99,6 +99,25 @@ async def test_repeated_ids_are_known_beyond_the_last_few_and_across_a_restart(
         assert again.duplicates == {0, 1, 2}
 
 
+async def test_repeated_ids_are_known_after_a_restart_even_when_their_entries_are_gone(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    batches = [records(2) for _ in range(200)]
+    async with SqliteLog(tmp_path, clock) as log:
+        await log.ensure(DOMAIN, CHANNELS)
+        for batch in batches:
+            await log.append(batch)
+        await log.retain(P0, Retention(max_bytes=300), 0)
+        assert (await log.bounds(P0)).first.offset > 390
+    clock.advance(9 * 60_000)
+    async with SqliteLog(tmp_path, clock) as log:
+        again = await log.append([batches[0][1], batches[100][0], batches[199][1]])
+        assert offsets(again.positions) == [2, 201, 400]
+        clock.advance(2 * 60_000)
+        await log.retain(P0, Retention(), clock.now())
+        assert await log.file.query(lambda c: c.execute("SELECT count(*) FROM remnants").fetchone()[0]) == 0
+
+
 async def test_the_epoch_stays_while_nothing_can_be_forgotten(tmp_path: Path, clock: ManualClock) -> None:
     epochs = set()
     for _ in range(3):
