@@ -27,6 +27,7 @@ EXPIRE_S: Final = 30.0
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 HANDSHAKE_S: Final = 5.0
 CLOSE_WITHIN_S: Final = 2.0
+RETRY_S: Final = 1.0
 YIELD_AFTER: Final = 500
 
 
@@ -95,7 +96,6 @@ class MqttGateway:
         """
         loop = asyncio.get_running_loop()
         await self._door.use.sessions.recover()
-        recovery = loop.create_task(self._recover())
         self._server = await loop.create_server(
             lambda: _Socket(self._door),
             host,
@@ -104,7 +104,10 @@ class MqttGateway:
             backlog=4_096,
             ssl_handshake_timeout=HANDSHAKE_S if ssl is not None else None,
         )
-        self._tasks = [recovery, *(loop.create_task(work) for work in (self._watch(), self._commit(), self._expire()))]
+        for work in (self._recover(), self._watch(), self._commit(), self._expire()):
+            task = loop.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
         address: Sequence[object] = self._server.sockets[0].getsockname()
         return str(address[0]), int(str(address[1]))
 
@@ -142,10 +145,22 @@ class MqttGateway:
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody may think that credentials are watched when they are not."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.counts["watches_failed"] += 1
+            log.critical("watch_failed", exc_info=error)
+
     async def _recover(self) -> None:
-        found = await self._door.use.presence.recover()
-        if found:
-            log.info("presence_recovered", devices=found)
+        while True:
+            try:
+                found = await self._door.use.presence.recover()
+            except IotSphereError as error:
+                log.warning("presence_not_recovered_yet", code=error.code)
+                await asyncio.sleep(RETRY_S)
+            else:
+                log.info("presence_recovered", devices=found)
+                return
 
     async def _watch(self) -> None:
         """Look after keep alives every half second, and after credentials every two."""

@@ -161,7 +161,9 @@ class Session:
 
     def close(self, reason: Reason, text: str = "") -> list[Event]:
         """End the connection from this side; MQTT 5 clients are told why."""
-        return self._end("close", reason, text) if self.state == ONLINE else self.refuse(reason, text)
+        if self.state == ONLINE:
+            return self._end("close", reason, text)
+        return self.refuse(Reason.SERVER_UNAVAILABLE, text)
 
     # -- the table ----------------------------------------------------------------------------------------------------
 
