@@ -75,11 +75,12 @@ class MqttClient:
 
     def tick(self, now: float) -> None:
         """Look at the clock: the keep alive, a CONNECT that does not come, a goodbye that is not read."""
+        session = self.session
         if self._closing_since:
             if now - self._closing_since >= CUT_AFTER_S:
                 self._wire.abort()
-        elif not self._paused - {"write"} or self.session.state != ONLINE:  # who is not read cannot be heard
-            self._handle(self.session.tick(now))
+        elif now >= session.deadline and (session.state != ONLINE or not self._paused - {"write"}):
+            self._handle(session.tick(now))  # unless it is not read: who is not heard may be alive
 
     def close(self, reason: Reason, text: str) -> None:
         """End the connection from this side."""

@@ -63,11 +63,9 @@ class Session:
     @property
     def deadline(self) -> float:
         """When ``tick`` ends the connection unless something is heard before."""
-        if self.state in (OPENING, CONNECTING):
-            return self._heard + self.offer.connect_within
-        if self.state == ONLINE and self.keep_alive:
-            return self._heard + KEEP_ALIVE_FACTOR * self.keep_alive
-        return NEVER
+        if self.state == ONLINE:
+            return self._heard + KEEP_ALIVE_FACTOR * self.keep_alive if self.keep_alive else NEVER
+        return self._heard + self.offer.connect_within if self.state != CLOSED else NEVER
 
     def tick(self, now: float) -> list[Event]:
         """End a connection whose time is over."""
