@@ -22,12 +22,13 @@ from ..use_cases.ports.clock import Clock
 from . import dead_letter as letters
 from .claims import Claims, check_id, read_claims, stated_id
 from .message_id import MessageIds, derived, is_message_id
-from .payload import Payload, decoder_of, of_value, read_json, too_large
+from .payload import Payload, decoder_of, of_value, read_quickly, too_large
 from .timestamps import (
     CLOCK_UNTRUSTED,
     FIRST_MS,
     MAX_FUTURE_MS,
     MAX_PAST_MS,
+    TZ_ASSUMED,
     Stamp,
     iso,
     iso_bytes,
@@ -44,7 +45,7 @@ _SOURCE: Final = "edge"
 _HEAD: Final = b'{"metadata":{"messageId":"'
 _TIMESTAMP: Final = b'","timestamp":"'
 _SEAM: Final = b'},"payload":'
-_STAMPED_SEAM: Final = b'"},"payload":'
+_STAMPED_SEAMS: Final = {None: b'"},"payload":', TZ_ASSUMED: b'","quality":"tz_assumed"},"payload":'}
 _MESSAGE_TYPES: Final = {"request": "command", "response": "response", "notifications": "notification"}
 _NOTHING_CLAIMED: Final = Claims()
 
@@ -107,7 +108,7 @@ class Edge:
         try:
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(payload))
-            value, text = content = read_json(payload) if content_type is None else decoder_of(content_type)(payload)
+            value, text = read_quickly(payload) if content_type is None else decoder_of(content_type)(payload)
             # Numbers may grow when they are written anew: 1e9 becomes 1000000000.0.
             if len(text) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(text))
@@ -122,24 +123,24 @@ class Edge:
                 if enveloped:
                     return self._admit_envelope(route, value, received_at, given, retain=retain)
                 stamp = _stamp_of(route, value, received_at)
-                return self._compose(route, content, received_at, stamp, given, retain=retain)
+                return self._compose(route, Payload(value, text), received_at, stamp, given, retain=retain)
         except MessageRefused as error:
             if message_id is not None and is_message_id(message_id):
                 error.facts.setdefault("message_id", message_id)
             raise
         time = received_at
+        plain = route.plain
         if route.timed and not _TIME_KEYS.isdisjoint(value):
             stamp = _stamp_of(route, value, received_at)
-            if stamp.quality is not None:
-                return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
             time = stamp.timestamp
+            if stamp.observed is not None or (time == received_at and stamp.quality is not None):
+                content = Payload(value, text)
+                return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
+            if time != received_at:
+                plain = b"".join((route.stamped, iso_bytes(received_at), _STAMPED_SEAMS[stamp.quality]))
         minted = self._mint(received_at)
-        head = (_HEAD, minted.encode(), _TIMESTAMP, iso_bytes(time))
-        if time == received_at:
-            body = b"".join((*head, route.plain, text, b"}"))
-        else:
-            body = b"".join((*head, route.stamped, iso_bytes(received_at), _STAMPED_SEAM, text, b"}"))
-        # Past NamedTuple's own constructor, which costs as much as parsing a small payload.
+        body = b"".join((_HEAD, minted.encode(), _TIMESTAMP, iso_bytes(time), plain, text, b"}"))
+        # Past NamedTuple's own constructor, which costs nearly as much as parsing a small payload.
         return tuple.__new__(Record, (route.partition, route.topic.text, minted, body, time, 0, retain, True))
 
     def dead_letter(
@@ -197,14 +198,7 @@ class Edge:
     ) -> Record:
         metadata = value["metadata"]
         try:
-            claims = read_claims(metadata, route.topic.text)
-            expiries = [time for time in (claims.expires_at, given.expires_at) if time]
-            claims = claims._replace(
-                message_id=claims.message_id or given.message_id,
-                correlation_id=claims.correlation_id or given.correlation_id,
-                content_type=claims.content_type or given.content_type,
-                expires_at=min(expiries, default=0),
-            )
+            claims = _joined(read_claims(metadata, route.topic.text), given)
             stamp = Stamp(received_at) if claims.time is None else judge(claims.time, received_at)
             return self._compose(route, of_value(value["payload"]), received_at, stamp, claims, retain=retain)
         except MessageRefused as error:
@@ -261,6 +255,19 @@ def _tail(message_type: str) -> bytes:
     return f',"messageType":"{message_type}","version":"{VERSION}"'.encode()
 
 
+def _joined(claims: Claims, given: Claims) -> Claims:
+    """What an envelope states, completed by what its transport says."""
+    if given == _NOTHING_CLAIMED:
+        return claims
+    expiries = [time for time in (claims.expires_at, given.expires_at) if time]
+    return claims._replace(
+        message_id=claims.message_id or given.message_id,
+        correlation_id=claims.correlation_id or given.correlation_id,
+        content_type=claims.content_type or given.content_type,
+        expires_at=min(expiries, default=0),
+    )
+
+
 def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp:
     """The time that a plain payload states itself: its first readable time key counts."""
     if not route.timed:
@@ -268,6 +275,8 @@ def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp
     stated = False
     for key in TIME_KEYS:
         found = value.get(key)
+        if found is None:
+            continue
         if type(found) is int and FIRST_MS <= received_at - MAX_PAST_MS <= found <= received_at + MAX_FUTURE_MS:
             return Stamp(found)  # milliseconds that are believed: the usual case, without detours
         reading = read_time(found)

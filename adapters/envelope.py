@@ -33,8 +33,8 @@ _REQUIRED: Final = ("messageId", "timestamp", "topic", "source", "messageType", 
 
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN: Final = b"0" * 16
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?')
-_INTEGER: Final = re.compile(rb"-?[0-9]{16,}\Z")
+# A string, so that digits within are passed over, or an integer of 16 digits or more that is no part of a float.
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(?<![0-9.eE+-])-?[0-9]{16,}+(?![.eE])')
 MAX_BROWSER_INTEGER: Final = 2**53
 
 
@@ -109,7 +109,7 @@ def browser_safe(body: bytes) -> bytes:
 
 def _quote_integer(token: re.Match[bytes]) -> bytes:
     text = token[0]
-    if _INTEGER.match(text) is None or abs(int(text)) <= MAX_BROWSER_INTEGER:
+    if text.startswith(b'"') or abs(int(text)) <= MAX_BROWSER_INTEGER:
         return text
     return b'"%b"' % text
 

@@ -54,8 +54,6 @@ class Payload(NamedTuple):
 
 
 Decoder = Callable[[bytes], Payload]
-# Past NamedTuple's own constructor, which costs as much as parsing a small payload.
-_new = tuple.__new__
 
 
 def read(raw: bytes, content_type: str | None = None) -> Payload:
@@ -69,7 +67,12 @@ def canonical(raw: bytes, content_type: str | None = None) -> bytes:
 
 
 def read_json(raw: bytes) -> Payload:
-    """Read a plain number or any JSON value.
+    """Read a plain number or any JSON value."""
+    return Payload(*read_quickly(raw))
+
+
+def read_quickly(raw: bytes) -> tuple[dict[str, object], bytes]:
+    """As ``read_json``, but a bare tuple where that saves time; this one is in the message path.
 
     The usual payload is proven good by a fast parser and a few counts: each text of the input is still there (so no
     key was given twice), no digit run is long enough for an integer beyond 64 bits. All else is parsed exactly.
@@ -90,7 +93,7 @@ def read_json(raw: bytes) -> Payload:
         and (_MINUS not in text or text.find(b"-0.0") < 0 or _NEGATIVE_ZERO.search(text) is None)
         and (first_bad_key(value) is None if shape.count(_BRACE) < 2 else survey(parsed) == (False, None))
     ):
-        return _new(Payload, (value, text)) if len(text) <= _SHORT else _limited(value, text)
+        return (value, text) if len(text) <= _SHORT else _limited(value, text)
     return read_exactly(raw)
 
 
@@ -99,7 +102,7 @@ def read_exactly(raw: bytes) -> Payload:
     text = decode(raw)
     number = _number(raw)
     if number is not None:
-        return number
+        return Payload(*number)
     parsed = parse(text)
     deep, bad_key = survey(parsed)
     if deep:
@@ -121,7 +124,7 @@ def read_number(raw: bytes) -> Payload:
     text = decode(raw)
     number = _number(raw)
     if number is not None:
-        return number
+        return Payload(*number)
     if is_not_finite(text.strip()):
         raise not_finite(text.strip())
     raise MessageRefused(
@@ -167,12 +170,13 @@ def decoder_of(content_type: str) -> Decoder:
     )
 
 
-def _number(raw: bytes) -> Payload | None:
+def _number(raw: bytes) -> tuple[dict[str, object], bytes] | None:
     found = _PLAIN_NUMBER.match(raw)
     if found is None:
         return None
     whole, rest = found.groups()
-    return of_value(real((whole + rest).decode()) if rest else integer(whole.decode()))
+    value: dict[str, object] = {"value": real((whole + rest).decode()) if rest else integer(whole.decode())}
+    return value, orjson.dumps(value)
 
 
 def _limited(value: dict[str, object], text: bytes) -> Payload:
