@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import orjson
@@ -101,7 +102,7 @@ class House:
         await self.feed.start()
         self._tasks.append(asyncio.create_task(self.feed.run()))
 
-    async def door(self, limits: MqttLimits | None = None) -> tuple[str, int]:
+    async def door(self, limits: MqttLimits | None = None, ssl: SSLContext | None = None) -> tuple[str, int]:
         """Open a door; returns its address."""
         use = MqttUseCases(
             self.authenticate,
@@ -116,7 +117,7 @@ class House:
         )
         gateway = MqttGateway(use, limits)
         self.doors.append(gateway)
-        return await gateway.start("127.0.0.1", 0)
+        return await gateway.start("127.0.0.1", 0, ssl)
 
     @property
     def gateway(self) -> MqttGateway:
