@@ -69,7 +69,7 @@ class Appender:
         duplicates: set[int] = set()
         async with self._lock:
             await self._settle(followers)
-            chunks = [part for chunk in chunks for part in unknown(chunk, positions, duplicates)]
+            chunks = [part for chunk in chunks if (part := unknown(chunk, positions, duplicates)) is not None]
             try:
                 await self._deliver(chunks, followers)
             except BaseException:

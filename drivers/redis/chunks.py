@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import repeat
+from operator import attrgetter
 from typing import Final
 
 from ...adapters.record import pack
@@ -20,6 +21,9 @@ CHUNK_RECORDS: Final = 500
 CHUNK_BYTES: Final = 1 << 20
 SETTLED_S: Final = 15 * 60.0
 _NO_DIGEST: Final = bytes(16)
+_minted: Final = attrgetter("minted")
+_partition: Final = attrgetter("partition")
+_message_id: Final = attrgetter("message_id")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +42,7 @@ class Chunk:
     duplicates: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.all_minted = all(record.minted for record in self.records)
+        self.all_minted = all(map(_minted, self.records))
 
     def command(self, run: str, producer: str, follows: bool, server_ms: float) -> Command:
         """The script call."""
@@ -79,22 +83,22 @@ def divide(records: Sequence[Record], shelves: Shelves, now: int) -> tuple[list[
     Raises UnknownDomain.
     """
     lanes: dict[Partition, list[int]] = {}
-    for index, record in enumerate(records):
-        lane = lanes.get(record.partition)
+    for index, partition in enumerate(map(_partition, records)):
+        lane = lanes.get(partition)
         if lane is None:
-            lane = lanes[record.partition] = []
+            lane = lanes[partition] = []
         lane.append(index)
     owners = {partition: shelves[partition] for partition in lanes}
     chunks: list[Chunk] = []
     twins: dict[int, int] = {}
     for partition, lane in lanes.items():
         owners[partition].forget_settled()
-        mine = [records[index] for index in lane]
-        ids = [record.message_id for record in mine]
+        mine = records if len(lanes) == 1 else [records[index] for index in lane]
+        ids = list(map(_message_id, mine))
         if len(set(ids)) < len(ids):
             lane = list(_first_ones(lane, ids, twins))  # noqa: PLW2901 - the rest are twins
             mine = [records[index] for index in lane]
-            ids = [record.message_id for record in mine]
+            ids = list(map(_message_id, mine))
         packed = list(map(pack, mine, repeat(now)))
         shelf = owners[partition]
         if len(packed) <= CHUNK_RECORDS and sum(map(len, packed)) <= CHUNK_BYTES:
@@ -106,13 +110,12 @@ def divide(records: Sequence[Record], shelves: Shelves, now: int) -> tuple[list[
     return chunks, twins
 
 
-def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Iterator[Chunk]:
-    """The part of a chunk that this driver object has not appended already."""
+def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Chunk | None:
+    """The part of a chunk that this driver object has not appended already; the rest is filled in."""
     shelf = chunk.shelf
     known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(chunk.ids)]
     if not known:
-        yield chunk
-        return
+        return chunk
     rest: list[int] = []
     for place, (index, message_id) in enumerate(zip(chunk.indexes, chunk.ids, strict=True)):
         position = next((found[message_id] for found in known if message_id in found), None)
@@ -121,15 +124,16 @@ def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> It
         else:
             positions[index] = position
             duplicates.add(index)
-    if rest:
-        yield Chunk(
-            shelf,
-            [chunk.indexes[place] for place in rest],
-            [chunk.records[place] for place in rest],
-            [chunk.ids[place] for place in rest],
-            [chunk.packed[place] for place in rest],
-            chunk.appended_at,
-        )
+    if not rest:
+        return None
+    return Chunk(
+        shelf,
+        [chunk.indexes[place] for place in rest],
+        [chunk.records[place] for place in rest],
+        [chunk.ids[place] for place in rest],
+        [chunk.packed[place] for place in rest],
+        chunk.appended_at,
+    )
 
 
 def remember(chunk: Chunk) -> None:
