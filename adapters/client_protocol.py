@@ -112,6 +112,7 @@ def parse_request(raw: bytes) -> Request:
     if len(raw) > MAX_REQUEST_BYTES:
         raise RequestInvalid(f"a request may hold {MAX_REQUEST_BYTES} bytes; split it")
     if not raw.lstrip().startswith(b"{"):
+        decode(raw)
         raise RequestInvalid('a request is a JSON object such as {"type":"ping","ref":1}')
     try:
         document = _strict(raw)

@@ -28,6 +28,7 @@ from .timestamps import iso
 CURSOR_NOTICE_S: Final = 30.0
 MAX_SUBSCRIPTIONS: Final = 1_000
 
+CLOSE_NOT_UTF8: Final = 1007  # RFC 6455 section 8.1
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
 CLOSE_TOO_FAST: Final = 4429
@@ -96,6 +97,8 @@ class ClientSession:
             self._answer(protocol.failed(ref, error))
         if isinstance(error, Unauthenticated):
             self._outbox.close(CLOSE_UNAUTHENTICATED, "authenticate")
+        elif error.code == "payload_not_utf8":
+            self._outbox.close(CLOSE_NOT_UTF8, "a text frame holds UTF-8")
         elif self._publish.flooding:
             self._outbox.close(CLOSE_TOO_FAST, "too fast")
 

@@ -26,7 +26,7 @@ from ..adapters.client_session import CLOSE_UNAUTHENTICATED
 from ..adapters.client_use_cases import ClientUseCases
 from ..entities.errors import IotSphereError, Limited, TooManyConnections, Unauthenticated
 from .websocket_admission import Admission
-from .websocket_connection import Client, Connection, WebSocketLimits
+from .websocket_connection import CLOSE_TIMEOUT_S, Client, Connection, WebSocketLimits
 
 __all__ = ("WebSocketGateway", "WebSocketLimits")
 
@@ -71,7 +71,7 @@ class WebSocketGateway:
             open_timeout=limits.handshake,
             ping_interval=limits.ping_interval,
             ping_timeout=limits.ping_timeout,
-            close_timeout=5,
+            close_timeout=CLOSE_TIMEOUT_S,
             server_header=None,
             create_connection=cast(type[ServerConnection], partial(Connection, admission=self._admission)),
             backlog=4096,
@@ -124,7 +124,10 @@ class WebSocketGateway:
                 if not client.session.still_valid():
                     self.counts["closed_credential"] += 1
                     client.session.close()
-                    client.close(CLOSE_UNAUTHENTICATED, "the token expired or was revoked")
+                    if client.connection.paused:  # what waits for it must not reach it any more
+                        client.connection.transport.abort()
+                    else:
+                        client.close(CLOSE_UNAUTHENTICATED, "the token expired or was revoked")
                 else:
                     client.session.tell_cursors()
                 if count % 500 == 499:

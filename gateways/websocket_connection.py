@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .websocket_admission import Admission
 
 REQUESTS_IN_A_ROW: Final = 100
+CLOSE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,14 @@ class Client:
     def close(self, code: int, reason: str) -> None:
         """End the connection."""
         if self.closing is None:
-            self.closing = asyncio.get_running_loop().create_task(self.connection.close(code, reason))
+            self.closing = asyncio.get_running_loop().create_task(self._close(code, reason))
+
+    async def _close(self, code: int, reason: str) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.connection.close(code, reason)
+        except TimeoutError:  # it does not even take the close frame
+            self.connection.transport.abort()
 
     async def run(self) -> None:
         """Read requests until the client is gone."""
@@ -131,6 +139,8 @@ class Client:
         try:
             while True:
                 raw = await connection.recv(decode=False)
+                if self.closing is not None:
+                    continue  # read on up to its close frame, but carry out nothing more
                 now = loop.time()
                 tokens = min(rate, tokens + (now - at) * rate) - 1
                 at = now

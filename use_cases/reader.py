@@ -21,6 +21,7 @@ from .flow_control import MessageFlowControlUseCase
 from .ports.message_log import MessageLog
 
 READ_ENTRIES: Final = 500
+READ_BYTES: Final = 256 * 1024
 RETRY_S: Final = 0.25
 FLUSH_ENTRIES: Final = 200
 NOWHERE: Final = Position(0, 0)
@@ -231,7 +232,7 @@ class Reader:
     async def _read_on(self, partition: Partition) -> None:
         after = self._behind[partition]
         try:
-            part = await self._log.read(partition, after, self._read_limit)
+            part = await self._log.read(partition, after, self._read_limit, READ_BYTES)
         except Unavailable:
             await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
             return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from iotsphere.adapters.client_delivery import ClientDeliveryAdapter
@@ -21,11 +22,13 @@ from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.gateways.websocket import WebSocketGateway, WebSocketLimits
 from iotsphere.use_cases.rate_limit import Rate, RateLimit
 from iotsphere.use_cases.work import WorkQueueUseCase, WorkSettings, WorkStores
+from tests.client.raw import RawClient
 from tests.support.identity import Identity
 from tests.use_cases.stage import DOMAIN, Stage
 
 TOPIC = f"{DOMAIN}/devices/d1/telemetry/temperature"
 EVERYTHING = f"{DOMAIN}/#"
+ADA = "ada's token"
 NO_LIMIT = Rate()
 ALL = (f"publish:{EVERYTHING}", f"subscribe:{EVERYTHING}", f"command:{EVERYTHING}")
 
@@ -93,16 +96,32 @@ class Door:
         self.url = f"ws://{self.host}:{self.port}/"
         self._stack = AsyncExitStack()
 
-    async def connect(self, token: str | None = "", query: str = "", **options: Any) -> Talker:
-        """A connected client. ``token``: None shows none; an empty one stands for that of a user with all rights."""
-        if token == "":
+    async def connect(self, token: str | None = ADA, query: str = "", **options: Any) -> Talker:
+        """A connected client. ``token``: None shows none; ``ADA`` stands for that of a user with all rights."""
+        if token is ADA:
             token = self.house.token()
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        options = {"compression": None, "proxy": None, "max_size": None} | options
-        connection = await self._stack.enter_async_context(
-            connect(self.url + query, subprotocols=[Subprotocol(SUBPROTOCOL)], additional_headers=headers, **options)
-        )
+        options = {
+            "compression": None,
+            "proxy": None,
+            "max_size": None,
+            "subprotocols": [Subprotocol(SUBPROTOCOL)],
+            "additional_headers": headers,
+        } | options
+        connection = await self._stack.enter_async_context(connect(self.url + query, **options))
         return Talker(connection)
+
+    async def socket(self) -> RawClient:
+        """A socket that has said nothing yet."""
+        client = await RawClient.open(self.host, self.port)
+        self._stack.push_async_callback(client.close)
+        return client
+
+    async def raw(self, token: str | None = ADA, *headers: str) -> RawClient:
+        """A socket after its handshake, for frames by hand."""
+        client = await self.socket()
+        await client.upgrade(self.house.token() if token is ADA else token, *headers)
+        return client
 
     async def close(self) -> None:
         """Close every client."""
@@ -175,6 +194,12 @@ class Talker:
             assert frame["type"] not in ("ok", "error"), frame
             self.pushes.append(frame)
 
+    async def push_or_answer(self, kind: str) -> dict[str, Any]:
+        """Read up to the first frame of this kind, answers included; the others are dropped."""
+        while (frame := await self.read())["type"] != kind:
+            continue
+        return frame
+
     async def messages(self, count: int) -> list[dict[str, Any]]:
         """The next ``count`` messages, from as many frames as that takes."""
         found: list[dict[str, Any]] = []
@@ -185,7 +210,10 @@ class Talker:
 
     async def closed(self) -> tuple[int | None, str | None]:
         """Read until the connection ends; returns code and reason."""
-        await asyncio.wait_for(self.connection.wait_closed(), 20)
+        with suppress(ConnectionClosed):
+            async with asyncio.timeout(20):
+                while True:
+                    await self.connection.recv()
         return self.connection.close_code, self.connection.close_reason
 
 

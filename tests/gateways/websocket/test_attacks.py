@@ -33,15 +33,11 @@ async def bystander(door: Door, caplog: pytest.LogCaptureFixture) -> AsyncIterat
     """Somebody who is served all the while; and nothing is logged as an error."""
     caplog.set_level(logging.INFO)
     client = await door.connect()
-    await client.subscribe(f"{DOMAIN}/system/#")
+    await client.subscribe(f"{DOMAIN}/system/status")
     yield
     await client.publish({"value": 1}, f"{DOMAIN}/system/status")
     assert values(await client.messages(1)) == [1]
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
-
-
-async def raw(door: Door, token: str | None = "") -> RawClient:
-    return await RawClient.upgraded(door.host, door.port, door.house.token() if token == "" else token)
 
 
 # Tokens (J1 to J5, case C11)
@@ -51,10 +47,14 @@ async def raw(door: Door, token: str | None = "") -> RawClient:
 async def test_forged_tokens_are_refused_alike_in_both_places(door: Door, house: House, name: str) -> None:
     token = forgery.attacks(house.clock.now())[name]
     client = await door.connect(None)
+    if len(token) > MAX_REQUEST_BYTES:
+        await client.say("auth", token=token)
+        assert (await client.closed())[0] == 1009
+        return
     answer = await client.ask("auth", token=token)
     assert answer == {"type": "error", "ref": 1, "code": "unauthenticated", "retry": False, "message": NOT_BELIEVED}
     assert (await client.closed())[0] == 4401
-    if len(token) < 8_000 and token.isprintable():
+    if len(token) < 8_000 and token.isprintable() and token == token.strip():
         with pytest.raises(InvalidStatus) as refused:
             await door.connect(token)
         response = refused.value.response
@@ -79,7 +79,7 @@ async def test_other_authorization_is_refused(door: Door, header: str) -> None:
 
 
 async def test_two_authorization_headers_are_refused(door: Door, house: House) -> None:
-    client = await RawClient.open(door.host, door.port)
+    client = await door.socket()
     token = f"Authorization: Bearer {house.token()}"
     await client.send_lines(*client.handshake(), token, token, "")
     assert b" 401 " in (await client.ended()).split(b"\r\n")[0]
@@ -154,12 +154,12 @@ async def test_another_domain_is_never_seen(door: Door, house: House) -> None:
     await client.subscribe(**{"from": "earliest"})
     foreign = {"metadata": {"topic": "other/devices/d1/telemetry"}, "payload": {"domain": "other"}}
     for request in (
-        {"type": "subscribe", "filters": ["other/#"], "from": "earliest"},
-        {"type": "subscribe", "filters": [TOPIC, "other/#"], "from": "latest"},
-        {"type": "publish", "topic": "other/devices/d1/telemetry", "payload": 1},
-        {"type": "publish", "topic": TOPIC, "message": foreign},
+        {"kind": "subscribe", "filters": ["other/#"], "from": "earliest"},
+        {"kind": "subscribe", "filters": [TOPIC, "other/#"], "from": "latest"},
+        {"kind": "publish", "topic": "other/devices/d1/telemetry", "payload": 1},
+        {"kind": "publish", "topic": TOPIC, "message": foreign},
     ):
-        assert (await client.ask(**request))["type"] == "error"  # type: ignore[arg-type]  # kind is among them
+        assert (await client.ask(**request))["type"] == "error"
     await client.publish({"domain": "other"})
     seen = [await client.push("messages")]
     while b"domain" not in str(seen[-1]["messages"][-1]["payload"]).encode():
@@ -199,36 +199,38 @@ async def test_a_cursor_of_somebody_else_is_refused(door: Door, house: House) ->
 async def test_case_c10_each_bad_frame_ends_in_its_close_code(
     door: Door, opcode: int, payload: bytes, options: dict[str, int], code: int
 ) -> None:
-    client = await raw(door)
+    client = await door.raw()
     await client.send_frame(opcode, payload, **options)  # type: ignore[arg-type]  # bool options are ints here
     assert await client.close_code() == code
-    await client.ended()
-    client.close()
+    await client.close()
     await until(lambda: door.gateway.connections == 1, "only the bystander is left")
 
 
 async def test_case_c10_text_may_be_split_inside_a_character(door: Door) -> None:
-    client = await raw(door)
+    client = await door.raw()
     head, tail = b'{"type":"ping","ref":"\xc3', b'\xa9"}'
     await client.send_frame(TEXT, head, fin=False)
     await client.send_frame(CONTINUATION, tail)
     opcode, answer = await client.read_frame()
     assert (opcode, answer[:28]) == (TEXT, '{"type":"ok","ref":"é",'.encode()[:28] + answer[24:28])
-    client.close()
 
 
 async def test_case_c10_endless_fragments_end(door: Door) -> None:
-    client = await raw(door)
+    client = await door.raw()
     await client.send_frame(TEXT, b"", fin=False)
+    code = asyncio.ensure_future(client.close_code())
     for _ in range(10_000):
+        if code.done():
+            break
         await client.send_frame(CONTINUATION, b"", fin=False)
-    assert await client.close_code() == 1009
+        await asyncio.sleep(0)
+    assert await code == 1009
 
 
 async def test_fragments_of_an_endless_message_end(door: Door) -> None:
-    client = await raw(door)
+    client = await door.raw()
     await client.send_frame(TEXT, b"x" * 60_000, fin=False)
-    for _ in range(5):
+    for _ in range(4):
         await client.send_frame(CONTINUATION, b"x" * 60_000, fin=False)
     assert await client.close_code() == 1009
 
@@ -242,7 +244,7 @@ def deflated(data: bytes) -> bytes:
 async def test_case_c07_the_limit_holds_for_the_inflated_size(house: House, over: int) -> None:
     async with open_door(house, WebSocketLimits(compression=True)) as door:
         offer = "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=12; client_max_window_bits=12"
-        client = await RawClient.upgraded(door.host, door.port, house.token(), offer)
+        client = await door.raw(house.token(), offer)
         request = PING_REQUEST.ljust(MAX_REQUEST_BYTES + over)
         await client.send_frame(BINARY, deflated(request), rsv=4)
         if over:
@@ -250,7 +252,6 @@ async def test_case_c07_the_limit_holds_for_the_inflated_size(house: House, over
         else:
             opcode, _ = await client.read_frame()
             assert opcode == TEXT
-        client.close()
 
 
 # Slow handshakes and idle sockets (C09, D4)
@@ -259,8 +260,8 @@ async def test_case_c07_the_limit_holds_for_the_inflated_size(house: House, over
 async def test_case_c09_dribblers_and_silent_sockets_keep_nobody_out(house: House) -> None:
     limits = WebSocketLimits(handshake=1.0, authentication=1.0, unauthenticated_per_address=20)
     async with open_door(house, limits) as door:
-        dribblers = [await RawClient.open(door.host, door.port) for _ in range(40)]
-        silent = [await RawClient.upgraded(door.host, door.port) for _ in range(40)]
+        dribblers = [await door.socket() for _ in range(40)]
+        silent = [await door.raw(None) for _ in range(40)]
 
         async def dribble(client: RawClient) -> bytes:
             await client.send_lines("GET / HTTP/1.1")
@@ -283,8 +284,6 @@ async def test_case_c09_dribblers_and_silent_sockets_keep_nobody_out(house: Hous
         assert {task.result() for task in codes} <= {4401, None}
         assert served > 0
         assert door.gateway.counts["evicted_unauthenticated"] >= 0
-        for client in (*dribblers, *silent):
-            client.close()
 
 
 async def test_the_oldest_unknown_socket_makes_room_for_the_newest(
@@ -304,7 +303,7 @@ async def test_the_oldest_unknown_socket_makes_room_for_the_newest(
 
 @pytest.mark.parametrize("lines", [["X-Long: " + "x" * 9_000], [f"X-{number}: 1" for number in range(5_000)]])
 async def test_too_much_of_a_header_is_refused(door: Door, lines: list[str]) -> None:
-    client = await RawClient.open(door.host, door.port)
+    client = await door.socket()
     await client.send_lines(*client.handshake(), *lines, "")
     answer = await client.ended()
     assert answer == b"" or b" 101 " not in answer.split(b"\r\n")[0]
@@ -315,7 +314,7 @@ async def test_too_much_of_a_header_is_refused(door: Door, lines: list[str]) -> 
 )
 async def test_what_is_no_websocket_is_refused(house: House, data: bytes) -> None:
     async with open_door(house, WebSocketLimits(handshake=0.2)) as door:
-        client = await RawClient.open(door.host, door.port)
+        client = await door.socket()
         await client.send_bytes(data)
         assert b" 101 " not in await client.ended()
 
@@ -388,7 +387,7 @@ async def test_case_c15_control_characters_stay_data(
         assert answer["message"].isprintable()
     answer = await client.ask("subscribe", filters=["x\r\ny"], **{"from": "\x1b[2J"})
     assert answer["message"].isprintable()
-    bad = await RawClient.open(door.host, door.port)
+    bad = await door.socket()
     await bad.send_bytes(b"GET /\x1b[2J HTTP/1.1\r\nX: \x1b[2J\r\n\r\n")
     await bad.ended()
     text = "\n".join(record.getMessage() for record in caplog.records)
@@ -396,7 +395,7 @@ async def test_case_c15_control_characters_stay_data(
     assert "CRITICAL" not in text
 
 
-async def test_case_c15_counters_do_not_grow_with_what_clients_say(door: Door, house: House) -> None:
+async def test_case_c15_counters_do_not_grow_with_what_clients_say(door: Door) -> None:
     client = await door.connect()
     await client.publish(1)
     before = set(door.gateway.counts)

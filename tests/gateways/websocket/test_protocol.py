@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 from websockets.asyncio.client import connect
@@ -10,6 +12,7 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.typing import Subprotocol
 
 from iotsphere.adapters import client_delivery
+from iotsphere.adapters.envelope import browser_safe
 from iotsphere.gateways import websocket as gateway_module
 from iotsphere.gateways.websocket import WebSocketLimits
 from tests.client.house import EVERYTHING, TOPIC, Door, House, Talker, open_door, values
@@ -48,7 +51,7 @@ async def test_a_client_that_comes_back_gets_exactly_the_rest(door: Door) -> Non
     start = await client.subscribe()
     for value in range(5):
         await client.publish({"value": value})
-    frames = []
+    frames: list[dict[str, Any]] = []
     while not frames or frames[-1]["messages"][-1]["payload"]["value"] != 4:
         frames.append(await client.push("messages"))
     cursors = [start["cursor"], *(frame["cursor"] for frame in frames)]
@@ -185,11 +188,10 @@ async def test_compression_is_not_offered_by_default(door: Door) -> None:
 
 async def test_a_message_is_encoded_once_for_fifty_clients(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[bytes] = []
-    encode = client_delivery.browser_safe
 
     def counting(body: bytes) -> bytes:
         encoded.append(body)
-        return encode(body)
+        return browser_safe(body)
 
     monkeypatch.setattr(client_delivery, "browser_safe", counting)
     clients = [await door.connect() for _ in range(50)]
@@ -247,7 +249,7 @@ async def test_work_is_shared_and_acknowledged(door: Door) -> None:
         await one.publish({"value": value})
     got: dict[str, int] = {}
     for client in (one, two):
-        taken = []
+        taken: list[dict[str, Any]] = []
         while len(taken) < 2:
             taken += (await client.push("deliveries"))["deliveries"]
         got |= {item["delivery"]: item["message"]["payload"]["value"] for item in taken}
