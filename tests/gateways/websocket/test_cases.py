@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import iotsphere
+from iotsphere.adapters.broker_stream import MessageStream
+from iotsphere.app import App
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.log import MemoryLog
+from iotsphere.entities.errors import MessagesMissed
+from iotsphere.entities.message import Message
+from iotsphere.settings import Settings
 from tests.client.cutter import open_cutter
 from tests.client.house import Door, House, Talker, open_door, open_house, values
+from tests.support.servers import Server, ask
 from tests.support.waiting import until
 from tests.use_cases.stage import DOMAIN
 
@@ -86,6 +96,39 @@ async def test_case_b10_a_log_that_was_made_anew_is_told() -> None:
         assert (await received(back, 1))[0] == [100]
 
 
+async def test_case_b10_flushall_under_a_running_gateway_is_told(
+    start_redis: Callable[..., Server], tmp_path: Path
+) -> None:
+    redis = start_redis(appendfsync="always")
+    settings = Settings(data=tmp_path, log=f"redis://127.0.0.1:{redis.port}/0", websocket="127.0.0.1:0")
+    async with App(settings, ("websocket",)) as gateway:
+        url, token = gateway.endpoints["websocket"], gateway.operator_token()
+        async with iotsphere.connect(url, token=token) as broker, asyncio.timeout(60):
+            stays, leaves = broker.subscribe(FILTER), broker.subscribe(FILTER)
+            for value in range(3):
+                await broker.publish(TOPIC, value)
+                assert (await anext(stays)).json() == (await anext(leaves)).json() == {"value": value}
+            cursor = leaves.cursor
+            assert cursor is not None
+            await leaves.aclose()
+            assert ask(redis.port, "FLUSHALL") == b"+OK"
+            await broker.publish(TOPIC, 100)
+            for stream in (stays, broker.subscribe(FILTER, from_=cursor)):
+                with pytest.raises(MessagesMissed, match="some messages are gone"):
+                    await anext(stream)
+                assert (await next_message(stream)).json() == {"value": 100}
+                assert {gap.reason for gap in stream.missed} == {"rebuilt"}
+
+
+async def next_message(stream: MessageStream) -> Message:
+    """The next message, whatever is told to be missing before it."""
+    while True:
+        try:
+            return await anext(stream)
+        except MessagesMissed:
+            continue
+
+
 @pytest.mark.parametrize("start", ["latest", "live"])
 async def test_case_b10_a_thousand_races_of_subscribing_and_publishing(door: Door, start: str) -> None:
     client, publisher = await door.connect(), await door.connect()
@@ -95,7 +138,7 @@ async def test_case_b10_a_thousand_races_of_subscribing_and_publishing(door: Doo
         published = asyncio.ensure_future(publisher.publish({"value": value}, TOPIC))
         answer = await client.answer(subscribing)
         await published
-        seen: list[int] = []
+        seen: list[Any] = []
         frame = {"cursor": answer["cursor"]}
         if start == "latest":
             while not seen or seen[-1] != value:
