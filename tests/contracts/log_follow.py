@@ -137,6 +137,14 @@ class LogFollowContract(LogAppendContract):
                     piece = await take(returning)
                 assert [entry.record for entry in piece.entries] == fresh
 
+    async def test_a_follower_is_told_of_a_gap_even_when_nothing_comes_after_it(self, log: MessageLog) -> None:
+        positions = (await log.append(records(3))).positions
+        await log.retain(P0, KEEP_NOTHING, 1 << 53)
+        async with aclosing(log.follow({P0: positions[0]})) as follower:
+            piece = await take(follower)
+            assert piece.gap == Gap(P0, 2, 3, "retention")
+            assert (list(piece.entries), piece.end.offset) == ([], 3)
+
     async def test_a_follower_of_a_lost_epoch_is_told_so(self, log: MessageLog) -> None:
         batch = records(2)
         await log.append(batch)
