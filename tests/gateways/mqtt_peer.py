@@ -18,6 +18,10 @@ WITHIN = 15.0
 T = TypeVar("T")
 
 
+class Gone(AssertionError):
+    """The server closed the connection before what the test expected."""
+
+
 class Peer:
     """One connection. ``closed`` is set once the server has closed it. Clear ``awake`` and it reads no further.
 
@@ -43,7 +47,11 @@ class Peer:
         if self._buffer:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer)
         plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, self.address)
+        try:
+            await asyncio.get_running_loop().sock_connect(plain, self.address)
+        except OSError:
+            plain.close()
+            raise
         self._reader, self._writer = await asyncio.open_connection(sock=plain)
         self._listening = asyncio.create_task(self._listen())
         return self
@@ -114,7 +122,7 @@ class Peer:
                             self.packets.remove(packet)
                         return found
                     if self.closed.is_set():
-                        raise AssertionError(f"closed before {count} {kind.__name__}; there is {self.packets}")
+                        raise Gone(f"closed before {count} {kind.__name__}; there is {self.packets}")
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError as error:
