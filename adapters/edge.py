@@ -133,7 +133,7 @@ class Edge:
         if route.timed and not _TIME_KEYS.isdisjoint(value):
             stamp = _stamp_of(route, value, received_at)
             time = stamp.timestamp
-            if stamp.observed is not None or (time == received_at and stamp.quality is not None):
+            if time == received_at and stamp.quality is not None:
                 content = Payload(value, text)
                 return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
             if time != received_at:

@@ -237,6 +237,13 @@ def test_a08_an_unbelievable_time_is_kept_beside_the_values(stated: object, obse
     assert orjson.loads(message.payload) == {"ts": stated, "v": 1, "observedAt": observed}
 
 
+def test_a_time_that_equals_the_arrival_is_not_said_twice() -> None:
+    for payload in (b'{"ts":%d}' % NOW, b'{"ts":"2026-01-01T00:00:00Z"}', envelope({}, timestamp=NOW)):
+        metadata = decode(admit(payload).body).metadata
+        assert (metadata.timestamp, metadata.received_at, metadata.quality) == (iso(NOW), None, None)
+    assert decode(admit(b'{"ts":"2026-01-01T00:00:00"}').body).metadata.quality == "tz_assumed"
+
+
 def test_what_the_device_observed_itself_is_never_overwritten() -> None:
     message = decode(admit(b'{"ts":0,"observedAt":"mine"}').body)
     assert orjson.loads(message.payload) == {

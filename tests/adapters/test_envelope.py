@@ -118,7 +118,9 @@ values = st.recursive(
 
 
 @settings(max_examples=300)
-@example([10**17, '1":9007199254740993', "9007199254740993", 1.2345678901234567e-300, -(2**63)])
+@example(
+    [10**17, '1":9007199254740993', "9007199254740993", 1.9876543210987654, 9876543210987654.0, 1.5e-300, -(2**63)]
+)
 @given(values)
 def test_browsers_get_large_integers_as_texts_and_all_else_unchanged(value: Any) -> None:
     metadata = Metadata(message_id="m", timestamp="t", topic="9007199254740993", source="12345678901234567890")

@@ -36,6 +36,8 @@ def outcome(reader: Callable[[bytes], Payload], raw: bytes) -> tuple[str, object
 @settings(max_examples=400)
 @example(b'{"a":-0.0,"b":-0.05}')
 @example(b'{"a":"\\u0022","b":1,"b":2}')
+@example(b'{"a":1,"a":"\\u0022\\u0022"}')
+@example(b'{"a":"\\"","a":"\\"\\""}')
 @example(b'{"a\\"":1,"b":"\\"","b":""}')
 @example(b'{"a":"\\\\","a":"\\""}')
 @example(b'"{"')
