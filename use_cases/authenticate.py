@@ -52,7 +52,8 @@ class Authenticate:
         return principal
 
     async def _check(self, username: str, password: str) -> Principal:
-        if len(username) > MAX_USERNAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
+        fits = len(username) <= MAX_USERNAME_CHARACTERS and len(password) <= MAX_PASSWORD_CHARACTERS
+        if not fits or not username.isprintable():  # beside a token too, where the name does not matter
             raise Unauthenticated(NOT_BELIEVED)
         if password.count(".") == 2:  # our secrets hold no dot
             return self.token(password)

@@ -40,6 +40,11 @@ Token = Annotated[
 ]
 
 
+def harmless(text: str) -> str:
+    """The text with all that a terminal would obey escaped; for whatever a device or a client has chosen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def settings_of(**given: object) -> Settings:
     """The settings with what the command line gave. Raises RequestInvalid, naming the setting."""
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import API, AsJson, Data, Token, Url, http_of
+from .console import API, AsJson, Data, Token, Url, harmless, http_of
 
 app = typer.Typer(no_args_is_help=True, help="See why messages were refused; send them again or drop them.")
 
@@ -24,7 +24,8 @@ def letters_list(
     """List refused messages, newest first."""
     answer = http_of(data, url, token)("GET", f"{API}/dead-letters", {"reason": reason, "limit": limit})
     for item in answer["dead_letters"]:
-        print(json.dumps(item) if as_json else f"{item['id']}  {item['reason']:<22}{item['topic']}  {item['detail']}")
+        line = f"{item['id']}  {item['reason']:<22}{item['topic']}  {item['detail']}"
+        print(json.dumps(item) if as_json else harmless(line))
 
 
 @app.command("show")

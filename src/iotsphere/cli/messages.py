@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .console import API, AsJson, Data, Token, Url, err, gateway_of, http_of, out, run
+from .console import API, AsJson, Data, Token, Url, err, gateway_of, harmless, http_of, out, run
 
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")
 
@@ -68,7 +68,7 @@ async def _tail(url: str, token: str, filters: list[str], start: str, count: int
                 print(encode(message).decode(), flush=True)
             else:
                 about = message.metadata
-                print(f"{about.timestamp}  {about.topic}  {message.payload.decode()}", flush=True)
+                print(harmless(f"{about.timestamp}  {about.topic}  {message.payload.decode()}"), flush=True)
             seen += 1
             if count and seen >= count:
                 return
