@@ -45,16 +45,26 @@ def _output(*command: str) -> str:
 
 
 class CpuMeter:
-    """CPU seconds of some processes, children included, between two looks."""
+    """CPU seconds of some processes, children included, and of the whole machine, between two looks."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
         self._before = self._read()
+        self._busy_before = self._read_busy()
 
     def spent(self) -> dict[str, float]:
         """CPU seconds by name since the meter was made."""
         now = self._read()
         return {name: now[name] - self._before[name] for name in now}
+
+    def busy(self) -> float:
+        """CPU seconds that the machine spent on anything at all since the meter was made, stolen time included."""
+        return self._read_busy() - self._busy_before
+
+    @staticmethod
+    def _read_busy() -> float:
+        times = psutil.cpu_times()
+        return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
     def _read(self) -> dict[str, float]:
         seconds = {}

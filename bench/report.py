@@ -15,6 +15,7 @@ from rich.table import Table
 from .run import Result
 from .scenarios import Scenario
 
+DISTURBED = 0.25  # of one core
 BEGIN = "<!-- begin of what `make bench` writes -->"
 END = "<!-- end of what `make bench` writes -->"
 
@@ -104,15 +105,23 @@ def show(rows: Sequence[Row], machine: dict[str, str], console: Console) -> None
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """Each ceiling as a ratio of the peer's in the same round."""
+    """Each ceiling as a ratio of the peer's in the same round, and whether other work disturbed the round."""
     ceilings = {row.scenario.name: row for row in rows if row.load == "ceiling"}
     peers = [row for row in ceilings.values() if row.scenario.is_peer]
-    return [
+    ratios = [
         f"{row.scenario.title}: {row.middle.rate / peer.middle.rate:.2f} × the ceiling of {peer.scenario.title}"
         for peer in peers
         for row in ceilings.values()
         if not row.scenario.is_peer
     ]
+    others = [run.others / run.seconds for row in rows for run in row.runs]
+    if max(others, default=0) > DISTURBED:
+        mean = sum(others) / len(others)
+        ratios.append(
+            f"Other work took {mean:.2f} cores on average ({max(others):.2f} at most) while this was measured: "
+            "the rates are too low, the times too long."
+        )
+    return ratios
 
 
 def as_json(rows: Sequence[Row], machine: dict[str, str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Result:
     """One run's figures. ``rate``: messages a second. ``puback``, ``delivery``: ms. ``cpu``: seconds, by process.
 
     ``seconds``: from the first message sent to the last one delivered; the rate and the CPU seconds are over this span.
+    ``others``: CPU seconds that everything else on the machine took, which was missing here.
     """
 
     rate: float
@@ -43,6 +44,7 @@ class Result:
     delivery: dict[str, float]
     cpu: dict[str, float]
     seconds: float
+    others: float
     frames: int
 
     @property
@@ -75,7 +77,7 @@ async def measure(subject: Subject, load: Load, folder: Path) -> Result:
         sent = await generator.answer(within=load.seconds + 60)
         await listener.tell(f"expect {sent['acked']}")
         received = await listener.answer(within=120)
-        cpu = meter.spent()
+        cpu, busy = meter.spent(), meter.busy()
         for program in programs:
             await program.wait()
     finally:
@@ -99,6 +101,7 @@ async def measure(subject: Subject, load: Load, folder: Path) -> Result:
         delivery=_times(received),
         cpu=cpu,
         seconds=span,
+        others=max(0.0, busy - sum(cpu.values())),
         frames=received["frames"],
     )
 

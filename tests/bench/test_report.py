@@ -29,6 +29,7 @@ RESULT = Result(
     delivery=TIMES,
     cpu={"gateway": 0.00154, "load": 0.0001},
     seconds=0.002,
+    others=0.0001,
     frames=10,
 )
 MACHINE = {
@@ -76,6 +77,15 @@ def test_the_middle_run_is_shown_with_the_spread_and_the_faults_of_all_runs() ->
 
 def test_ceilings_are_compared_with_the_peer() -> None:
     assert conclusions(rows()) == ["embedded SQLite, `fsynced`: 1.20 × the ceiling of Mosquitto alone, nothing kept"]
+
+
+def test_a_disturbed_round_says_so() -> None:
+    quiet, busy = rows()[2], Row(by_name("embedded"), "10,000/s", (replace(RESULT, others=0.003),))
+    assert conclusions([quiet]) == []
+    assert conclusions([quiet, busy]) == [
+        "Other work took 0.78 cores on average (1.50 at most) while this was measured: "
+        "the rates are too low, the times too long."
+    ]
 
 
 def test_table_and_json_hold_every_row(tmp_path: Path) -> None:
