@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from dependency_injector import containers, providers
 
@@ -53,58 +54,41 @@ def _kind(settings: Settings) -> str:
     return kind
 
 
-def _memory_log(settings: Settings, clock: Clock) -> Any:
+class Stores(NamedTuple):
+    """The drivers of one family; those that need it are context managers that app.py enters."""
+
+    log: Any
+    queue: Any
+    documents: Any
+
+
+def _memory(settings: Settings, clock: Clock) -> Stores:
+    from .drivers.memory.documents import MemoryDocuments
     from .drivers.memory.log import MemoryLog
-
-    return MemoryLog(clock)
-
-
-def _memory_queue(settings: Settings, log: Any) -> Any:
     from .drivers.memory.queue import MemoryWorkQueue
 
-    return MemoryWorkQueue(log)
+    log = MemoryLog(clock)
+    return Stores(log, MemoryWorkQueue(log), MemoryDocuments())
 
 
-def _memory_documents(settings: Settings, log: Any) -> Any:
-    from .drivers.memory.documents import MemoryDocuments
-
-    return MemoryDocuments()
-
-
-def _sqlite_log(settings: Settings, clock: Clock) -> Any:
+def _sqlite(settings: Settings, clock: Clock) -> Stores:
+    from .drivers.sqlite.documents import SqliteDocuments
     from .drivers.sqlite.log import SqliteLog
-
-    return SqliteLog(settings.data / "log", clock, settings.durability)
-
-
-def _sqlite_queue(settings: Settings, log: Any) -> Any:
     from .drivers.sqlite.queue import SqliteWorkQueue
 
-    return SqliteWorkQueue(log)
+    log = SqliteLog(settings.data / "log", clock, settings.durability)
+    return Stores(log, SqliteWorkQueue(log), SqliteDocuments(settings.data / "documents.db"))
 
 
-def _sqlite_documents(settings: Settings, log: Any) -> Any:
-    from .drivers.sqlite.documents import SqliteDocuments
-
-    return SqliteDocuments(settings.data / "documents.db")
-
-
-def _redis_log(settings: Settings, clock: Clock) -> Any:
+def _redis(settings: Settings, clock: Clock) -> Stores:
+    from .drivers.redis.documents import RedisDocuments
     from .drivers.redis.log import RedisMessagingDriver
-
-    return RedisMessagingDriver(settings.log, clock, settings.durability)
-
-
-def _redis_queue(settings: Settings, log: Any) -> Any:
+    from .drivers.redis.options import RedisOptions
     from .drivers.redis.queue import RedisWorkQueue
 
-    return RedisWorkQueue(log)
-
-
-def _redis_documents(settings: Settings, log: Any) -> Any:
-    from .drivers.redis.documents import RedisDocuments
-
-    return RedisDocuments(log)
+    options = RedisOptions(trust_server=settings.trust_log_server)
+    log = RedisMessagingDriver(settings.log, clock, settings.durability, options)
+    return Stores(log, RedisWorkQueue(log), RedisDocuments(log))
 
 
 def _retention(settings: Settings) -> Retention:
@@ -179,8 +163,7 @@ def _presence(documents: Any, publish: MessagePublishUseCase, edge: Edge, clock:
 
 
 def _mqtt(box: Any) -> Any:
-    from .gateways.mqtt import MqttGateway
-    from .gateways.mqtt_door import MqttLimits, MqttUseCases
+    from .gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
 
     settings = box.settings()
     limits = MqttLimits(
@@ -260,24 +243,15 @@ class Container(containers.DeclarativeContainer):
     channels = providers.Singleton(_channels, settings)
 
     clock = providers.Singleton(SystemClock)
-    log: providers.Provider[Any] = providers.Selector(
+    stores_of = providers.Selector(
         kind,
-        memory=providers.Singleton(_memory_log, settings, clock),
-        sqlite=providers.Singleton(_sqlite_log, settings, clock),
-        redis=providers.Singleton(_redis_log, settings, clock),
+        memory=providers.Singleton(_memory, settings, clock),
+        sqlite=providers.Singleton(_sqlite, settings, clock),
+        redis=providers.Singleton(_redis, settings, clock),
     )
-    queue: providers.Provider[Any] = providers.Selector(
-        kind,
-        memory=providers.Singleton(_memory_queue, settings, log),
-        sqlite=providers.Singleton(_sqlite_queue, settings, log),
-        redis=providers.Singleton(_redis_queue, settings, log),
-    )
-    documents: providers.Provider[Any] = providers.Selector(
-        kind,
-        memory=providers.Singleton(_memory_documents, settings, log),
-        sqlite=providers.Singleton(_sqlite_documents, settings, log),
-        redis=providers.Singleton(_redis_documents, settings, log),
-    )
+    log: providers.Provider[Any] = providers.Callable(attrgetter("log"), stores_of)
+    queue: providers.Provider[Any] = providers.Callable(attrgetter("queue"), stores_of)
+    documents: providers.Provider[Any] = providers.Callable(attrgetter("documents"), stores_of)
 
     edge = providers.Singleton(_edge, clock, log)
     publish = providers.Singleton(MessagePublishUseCase, log)

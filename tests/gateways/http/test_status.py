@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import httpx
-import jsonschema  # type: ignore[import-untyped]  # it ships no types
+import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 

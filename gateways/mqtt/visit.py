@@ -13,21 +13,21 @@ from typing import Final
 
 import structlog
 
-from ..adapters.message_id import MessageIds
-from ..adapters.mqtt import packets as p
-from ..adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event
-from ..adapters.mqtt.reasons import Reason
-from ..adapters.mqtt.session import Session
-from ..adapters.notices import missed_record
-from ..entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
-from ..entities.position import Gap
-from ..entities.principal import Principal
-from ..use_cases.ports.message_log import Appended
-from ..use_cases.sessions import Hold, Kept
-from .mqtt_door import MqttDoor
-from .mqtt_filters import MqttFilters
-from .mqtt_ingress import MqttIngress
-from .mqtt_outbox import MqttOutbox
+from ...adapters.message_id import MessageIds
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event
+from ...adapters.mqtt.reasons import Reason
+from ...adapters.mqtt.session import Session
+from ...adapters.notices import missed_record
+from ...entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
+from ...entities.position import Gap
+from ...entities.principal import Principal
+from ...use_cases.ports.message_log import Appended
+from ...use_cases.sessions import Hold, Kept
+from .door import MqttDoor
+from .filters import MqttFilters
+from .ingress import MqttIngress
+from .outbox import MqttOutbox
 
 log = structlog.get_logger("iotsphere.mqtt")
 

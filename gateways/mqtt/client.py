@@ -10,15 +10,15 @@ from typing import Final
 
 import structlog
 
-from ..adapters.mqtt import packets as p
-from ..adapters.mqtt.life import CLOSED, ONLINE, Ended, Event
-from ..adapters.mqtt.reasons import Reason
-from ..adapters.mqtt.refusals import connect_reason
-from ..adapters.mqtt.session import Session
-from ..entities.errors import IotSphereError, ShuttingDown, Unauthenticated
-from ..entities.principal import Principal
-from .mqtt_door import MqttDoor, Wire
-from .mqtt_visit import MqttVisit, Ties
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.life import CLOSED, ONLINE, Ended, Event
+from ...adapters.mqtt.reasons import Reason
+from ...adapters.mqtt.refusals import connect_reason
+from ...adapters.mqtt.session import Session
+from ...entities.errors import IotSphereError, ShuttingDown, Unauthenticated
+from ...entities.principal import Principal
+from .door import MqttDoor, Wire
+from .visit import MqttVisit, Ties
 
 log = structlog.get_logger("iotsphere.mqtt")
 

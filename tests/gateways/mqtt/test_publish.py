@@ -11,12 +11,12 @@ from iotsphere.adapters.mqtt.codec import Limits
 from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.entities.errors import LogFull, LogUnavailable
-from iotsphere.gateways.mqtt_door import MqttLimits
+from iotsphere.gateways.mqtt import MqttLimits
 from iotsphere.use_cases.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
-from .mqtt_peer import Peer, message
+from .house import House, open_house
+from .peer import Peer, message
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 MINE = "iotsphere/devices/d1/telemetry/temperature"

@@ -11,20 +11,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from ..adapters.dead_letter import reason_of
-from ..adapters.edge import Route
-from ..adapters.message_id import MessageIds
-from ..adapters.mqtt import packets as p
-from ..adapters.mqtt.reasons import Reason
-from ..adapters.mqtt.refusals import is_denial, publish_reason
-from ..adapters.mqtt.session import Session
-from ..adapters.mqtt.stated import MESSAGE_ID, stated
-from ..adapters.notices import oversized_letter, refusal_record
-from ..entities.errors import IotSphereError, LogFull, MessageRefused, ShuttingDown
-from ..entities.message import MAX_PAYLOAD_BYTES, Record
-from ..entities.principal import Principal
-from ..use_cases.ports.message_log import Appended
-from .mqtt_door import MqttDoor
+from ...adapters.dead_letter import reason_of
+from ...adapters.edge import Route
+from ...adapters.message_id import MessageIds
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.reasons import Reason
+from ...adapters.mqtt.refusals import is_denial, publish_reason
+from ...adapters.mqtt.session import Session
+from ...adapters.mqtt.stated import MESSAGE_ID, stated
+from ...adapters.notices import oversized_letter, refusal_record
+from ...entities.errors import IotSphereError, LogFull, MessageRefused, ShuttingDown
+from ...entities.message import MAX_PAYLOAD_BYTES, Record
+from ...entities.principal import Principal
+from ...use_cases.ports.message_log import Appended
+from .door import MqttDoor
 
 KNOWN_ROUTES: Final = 1_024
 

@@ -14,8 +14,8 @@ from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.use_cases.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
-from .mqtt_peer import Peer, message
+from .house import House, open_house
+from .peer import Peer, message
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 T = "iotsphere/devices/d1/telemetry"

@@ -11,18 +11,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from ..adapters.mqtt import packets as p
-from ..adapters.mqtt.encode import encode, publish_parts
-from ..adapters.mqtt.plan import Plans
-from ..adapters.mqtt.properties import NONE, Properties
-from ..adapters.mqtt.session import Session
-from ..entities.message import Entry, Record
-from ..entities.position import Gap, Partition, Position
-from ..use_cases.feed import Batch
-from ..use_cases.ports.clock import Clock
-from ..use_cases.ports.message_log import Tally
-from ..use_cases.reader import Reader
-from ..use_cases.sessions import Kept, UnderWay, Wanted
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.encode import encode, publish_parts
+from ...adapters.mqtt.plan import Plans
+from ...adapters.mqtt.properties import NONE, Properties
+from ...adapters.mqtt.session import Session
+from ...entities.message import Entry, Record
+from ...entities.position import Gap, Partition, Position
+from ...use_cases.feed import Batch
+from ...use_cases.ports.clock import Clock
+from ...use_cases.ports.message_log import Tally
+from ...use_cases.reader import Reader
+from ...use_cases.sessions import Kept, UnderWay, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024

@@ -11,11 +11,11 @@ from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.entities.channel import Retention
-from iotsphere.gateways.mqtt_door import MqttLimits
+from iotsphere.gateways.mqtt import MqttLimits
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
-from .mqtt_peer import Peer, ack
+from .house import House, open_house
+from .peer import Peer, ack
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 ALL = "subscribe:iotsphere/#"

@@ -7,21 +7,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ..adapters.edge import Edge
-from ..adapters.mqtt.life import Offer
-from ..use_cases.authenticate import Authenticate
-from ..use_cases.last_values import LastValues
-from ..use_cases.ports.clock import Clock
-from ..use_cases.presence import Presence
-from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.rate_limit import RateLimit
-from ..use_cases.sessions import Sessions
-from ..use_cases.subscribe import MessageSubscriptionUseCase
-from .mqtt_admission import MqttAdmission
+from ...adapters.edge import Edge
+from ...adapters.mqtt.life import Offer
+from ...use_cases.authenticate import Authenticate
+from ...use_cases.last_values import LastValues
+from ...use_cases.ports.clock import Clock
+from ...use_cases.presence import Presence
+from ...use_cases.publish import MessagePublishUseCase
+from ...use_cases.rate_limit import RateLimit
+from ...use_cases.sessions import Sessions
+from ...use_cases.subscribe import MessageSubscriptionUseCase
+from .admission import MqttAdmission
 
 if TYPE_CHECKING:
-    from .mqtt_client import MqttClient
-    from .mqtt_visit import MqttVisit
+    from .client import MqttClient
+    from .visit import MqttVisit
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from cryptography.x509.oid import NameOID
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
 
-from .mqtt_house import open_house
-from .mqtt_peer import message
+from .house import open_house
+from .peer import message
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

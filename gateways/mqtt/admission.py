@@ -6,11 +6,11 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ..entities.errors import TooManyConnections
+from ...entities.errors import TooManyConnections
 
 if TYPE_CHECKING:
-    from .mqtt_client import MqttClient
-    from .mqtt_door import MqttLimits
+    from .client import MqttClient
+    from .door import MqttLimits
 
 POLITELY_REFUSED: Final = 1_000
 PATIENCE_S: Final = 1.0

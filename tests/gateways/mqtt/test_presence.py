@@ -12,8 +12,8 @@ from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.properties import Properties
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
-from .mqtt_peer import Peer, message
+from .house import House, open_house
+from .peer import Peer, message
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 PRESENCE = "iotsphere/devices/d1/presence"

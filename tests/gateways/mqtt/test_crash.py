@@ -16,7 +16,7 @@ from tests.support.device import Device
 from tests.support.gateway import Gateway
 from tests.support.waiting import until
 
-from .mqtt_peer import Gone, Peer, ack
+from .peer import Gone, Peer, ack
 
 COUNT = 1_500
 DEVICES = 4

@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from iotsphere.use_cases.devices import Credential
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
+from .house import House, open_house
 
 T = "iotsphere/devices/d1/telemetry"
 VERSIONS = (paho.MQTTv311, paho.MQTTv5)

@@ -24,8 +24,7 @@ from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.principal import Principal, parse_grant
-from iotsphere.gateways.mqtt import MqttGateway
-from iotsphere.gateways.mqtt_door import MqttLimits, MqttUseCases
+from iotsphere.gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
 from iotsphere.use_cases.authenticate import Authenticate
 from iotsphere.use_cases.devices import Credential, Devices
 from iotsphere.use_cases.feed import Feed

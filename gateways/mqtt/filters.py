@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..adapters.mqtt import packets as p
-from ..adapters.mqtt.reasons import Reason
-from ..entities.cursor import Cursor
-from ..entities.errors import FilterInvalid
-from ..entities.position import Partition, Position
-from ..entities.principal import Principal
-from ..entities.subscription import Start, Subscription
-from ..entities.topic import TopicFilter, parse_filter
-from ..use_cases.sessions import Hold, Kept, Wanted
-from .mqtt_door import MqttDoor
-from .mqtt_outbox import MqttOutbox
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.reasons import Reason
+from ...entities.cursor import Cursor
+from ...entities.errors import FilterInvalid
+from ...entities.position import Partition, Position
+from ...entities.principal import Principal
+from ...entities.subscription import Start, Subscription
+from ...entities.topic import TopicFilter, parse_filter
+from ...use_cases.sessions import Hold, Kept, Wanted
+from .door import MqttDoor
+from .outbox import MqttOutbox
 
 SHARED = "$share/"
 

@@ -10,13 +10,13 @@ from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
-from iotsphere.gateways.mqtt_door import MqttLimits
+from iotsphere.gateways.mqtt import MqttLimits
 from iotsphere.use_cases.devices import Credential
 from tests.support import forgery
 from tests.support.waiting import until
 
-from .mqtt_house import House, open_house
-from .mqtt_peer import Peer, message
+from .house import House, open_house
+from .peer import Peer, message
 
 VERSIONS = (p.MQTT_3_1_1, p.MQTT_5)
 MINE = "iotsphere/devices/d1/telemetry"

@@ -14,9 +14,9 @@ from typing import Final, cast
 
 import structlog
 
-from ..entities.errors import IotSphereError
-from .mqtt_client import MqttClient
-from .mqtt_door import MqttDoor, MqttLimits, MqttUseCases
+from ...entities.errors import IotSphereError
+from .client import MqttClient
+from .door import MqttDoor, MqttLimits, MqttUseCases
 
 log = structlog.get_logger("iotsphere.mqtt")
 
