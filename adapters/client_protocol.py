@@ -124,9 +124,10 @@ def parse_request(raw: bytes) -> Request:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "type"
-        raise RequestInvalid(
-            f"{where}: {first['msg']}; see docs/reference/asyncapi.yaml", ref=_ref_of(document)
-        ) from error
+        fault = f"{where}: {first['msg']}"
+        if "ref" in first["loc"]:
+            fault = f"ref: send an integer, or a text of up to {MAX_REF_CHARACTERS} characters"
+        raise RequestInvalid(f"{fault}; see docs/reference/asyncapi.yaml", ref=_ref_of(document)) from error
 
 
 def _strict(raw: bytes) -> dict[str, object]:
