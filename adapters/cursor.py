@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import hmac
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
@@ -28,6 +28,7 @@ _FORMAT: Final = 1
 _SIGNATURE_BYTES: Final = 16
 _OTHER_CHANNEL: Final = 0x7F
 _CODES: Final = {name: code for code, name in enumerate(CHANNELS)}
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _TEXT: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -93,7 +94,8 @@ def sign(written: bytes, scope: str, key: bytes) -> str:
     if len(key) < 16:
         raise ValueError("a cursor key needs 16 to 64 bytes")
     signature = blake2b(b"%d:%b%b" % (len(written), written, scope.encode()), key=key, digest_size=_SIGNATURE_BYTES)
-    return urlsafe_b64encode(signature.digest() + written).rstrip(b"=").decode()
+    encoded = binascii.b2a_base64(signature.digest() + written, newline=False)
+    return encoded.translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def _put(out: bytearray, number: int) -> None:

@@ -17,6 +17,7 @@ import orjson
 from ..entities.errors import MessageRefused
 from ..entities.message import MAX_PAYLOAD_BYTES, MAX_SAMPLES
 from .strict_json import (
+    are_known_keys,
     decode,
     first_bad_key,
     integer,
@@ -92,7 +93,7 @@ def read_quickly(raw: bytes) -> tuple[dict[str, object], bytes]:
         and shape.find(_LONG_RUN) < 0
         and (_BACKSLASH not in raw or raw.find(b"u0022") < 0)
         and (_MINUS not in text or text.find(b"-0.0") < 0 or _NEGATIVE_ZERO.search(text) is None)
-        and (first_bad_key(value) is None if shape.count(_BRACE) < 2 else survey(parsed) == (False, None))
+        and ((are_known_keys(value) or first_bad_key(value) is None) if shape.count(_BRACE) < 2 else _is_good(parsed))
     ):
         return (value, text) if len(text) <= _SHORT else _limited(value, text)
     return read_exactly(raw)
@@ -178,6 +179,10 @@ def _number(raw: bytes) -> tuple[dict[str, object], bytes] | None:
     whole, rest = found.groups()
     value: dict[str, object] = {"value": real((whole + rest).decode()) if rest else integer(whole.decode())}
     return value, orjson.dumps(value)
+
+
+def _is_good(parsed: object) -> bool:
+    return survey(parsed) == (False, None)
 
 
 def _limited(value: dict[str, object], text: bytes) -> Payload:

@@ -25,6 +25,7 @@ STABLE = {
     "Conflict": ("conflict", False),
     "RateLimited": ("rate_limited", True),
     "TooManyConnections": ("too_many_connections", True),
+    "MessagesMissed": ("messages_missed", False),
     "LogUnavailable": ("log_unavailable", True),
     "LogFull": ("log_full", True),
     "DurabilityTooWeak": ("durability_too_weak", False),
