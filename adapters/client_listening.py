@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -95,8 +96,12 @@ class Listening:
     async def hand_out(
         self, member: Member, outbox: Outbox, encode: Callable[[list[Handout]], Iterator[bytes]]
     ) -> None:
-        """Pass deliveries to the client for ever, as long as it has credit and room."""
+        """Pass deliveries to the client for ever, as long as it has credit and room.
+
+        What is handed out alone stays alone until it is answered for, or is no longer this client's.
+        """
         limit = MAX_HANDOUT
+        settings = member.settings
         while True:
             while len(self.held) >= self.credit or outbox.full:
                 self.room.clear()
@@ -112,3 +117,13 @@ class Listening:
                 outbox.write(frame)
                 size += len(frame)
             limit = max(1, min(MAX_HANDOUT, FRAME_BYTES * len(handouts) // size))
+            if handouts[-1].attempt >= settings.alone:
+                await self._answered(handouts[-1].token, settings.visibility / 1000)
+
+    async def _answered(self, token: str, within: float) -> None:
+        """Wait until a delivery is done or given back, but not for longer than it is the client's."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while token in self.held:
+                    self.room.clear()
+                    await self.room.wait()

@@ -26,6 +26,7 @@ from .publish import MessagePublishUseCase
 
 COLLECTION: Final = "groups"
 IDLE_POLL_S: Final = 0.5
+LONE_ATTEMPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class WorkSettings:
 
     visibility: int = 30_000
     max_attempts: int = 5
+
+    @property
+    def alone(self) -> int:
+        """The attempt from which a message is handed out alone.
+
+        Which of the messages that a member held has killed it shows only when each gets a try of its own.
+        """
+        return min(LONE_ATTEMPT, self.max_attempts)
 
 
 class Handout(NamedTuple):
@@ -124,7 +133,8 @@ class WorkQueueUseCase:
 
     async def take(self, group: str, consumer: str, subscription: Subscription, limit: int) -> list[Handout]:
         """The next deliveries for this member; skips what its filters do not select, buries what is poison."""
-        while deliveries := await self._queue.take(group, consumer, limit, self.settings.visibility):
+        settings = self.settings
+        while deliveries := await self._queue.take(group, consumer, limit, settings.visibility, settings.alone):
             handouts: list[Handout] = []
             passed: list[tuple[Partition, Position]] = []
             for delivery in deliveries:
@@ -134,8 +144,8 @@ class WorkQueueUseCase:
                 elif 0 < entry.record.expires_at <= self._feed.clock.now():
                     self.expired += 1
                     passed.append((delivery.partition, entry.position))
-                elif delivery.attempt > self.settings.max_attempts:
-                    await self._publish([self._bury(delivery, self.settings.max_attempts)])
+                elif delivery.attempt > settings.max_attempts:
+                    await self._publish([self._bury(delivery, settings.max_attempts)])
                     self.dead_lettered += 1
                     passed.append((delivery.partition, entry.position))
                 else:
@@ -189,6 +199,7 @@ class Member:
         self.group = group
         self.subscription = subscription
         self.consumer = secrets.token_hex(8)
+        self.settings = work.settings
 
     async def take(self, limit: int) -> list[Handout]:
         """Up to ``limit`` deliveries; waits until there is at least one."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...entities.errors import RequestInvalid
 from ...entities.message import Entry
 from ...entities.position import Partition, Position
-from ...use_cases.ports.work_queue import Backlog, Delivery
+from ...use_cases.ports.work_queue import NEVER, Backlog, Delivery
 from .log import MemoryLog
 
 
@@ -71,18 +71,20 @@ class MemoryWorkQueue:
             lanes[partition] = Lane(before, before)
         self._groups[group] = lanes | self._groups.get(group, {})
 
-    async def take(self, group: str, consumer: str, limit: int, visibility: int = 30_000) -> Sequence[Delivery]:
+    async def take(
+        self, group: str, consumer: str, limit: int, visibility: int = 30_000, alone: int = NEVER
+    ) -> Sequence[Delivery]:
         """Hand out what came back, then what is new."""
         now = self._log.clock.now()
         lanes = self._lanes(group)
+        if alone <= 1:
+            limit = min(limit, 1)
         deliveries: list[Delivery] = []
-        for partition, lane in lanes.items():
-            lane.drop_trimmed(self._log.shelf(partition).first)
-            due = sorted(offset for offset, taken in lane.taken.items() if taken.hidden_until <= now)
-            deliveries += (
-                self._hand_out(group, partition, offset, consumer, now + visibility)
-                for offset in due[: limit - len(deliveries)]
-            )
+        for partition, offset, attempt in self._due(lanes, now):
+            if len(deliveries) < limit and (attempt < alone or not deliveries):
+                deliveries.append(self._hand_out(group, partition, offset, consumer, now + visibility))
+                if attempt >= alone:
+                    return deliveries
         # Each call begins with another partition, so that a busy one does not starve the rest.
         self._turn += 1
         order = list(lanes.items())
@@ -93,6 +95,15 @@ class MemoryWorkQueue:
             deliveries += (self._hand_out(group, partition, offset, consumer, now + visibility) for offset in fresh)
             lane.cursor = max(lane.cursor, last)
         return deliveries
+
+    def _due(self, lanes: Mapping[Partition, Lane], now: int) -> list[tuple[Partition, int, int]]:
+        """Partition, offset and next attempt of what came back, in order."""
+        due = []
+        for partition, lane in lanes.items():
+            lane.drop_trimmed(self._log.shelf(partition).first)
+            back = sorted(offset for offset, taken in lane.taken.items() if taken.hidden_until <= now)
+            due += [(partition, offset, lane.taken[offset].attempt + 1) for offset in back]
+        return due
 
     def _hand_out(self, group: str, partition: Partition, offset: int, consumer: str, until: int) -> Delivery:
         lane = self._groups[group][partition]

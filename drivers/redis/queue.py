@@ -9,7 +9,7 @@ from typing import Any, Final
 from ...adapters.record import CorruptRecord, unpack
 from ...entities.errors import RequestInvalid
 from ...entities.position import Partition, Position
-from ...use_cases.ports.work_queue import Backlog, Delivery
+from ...use_cases.ports.work_queue import NEVER, Backlog, Delivery
 from .endpoint import Command
 from .keys import domain_of, parse_partition
 from .log import RedisMessagingDriver
@@ -69,9 +69,13 @@ class RedisWorkQueue:
         self._lanes[group] = (time.monotonic(), lanes)
         return lanes
 
-    async def take(self, group: str, consumer: str, limit: int, visibility: int = 30_000) -> Sequence[Delivery]:
+    async def take(
+        self, group: str, consumer: str, limit: int, visibility: int = 30_000, alone: int = NEVER
+    ) -> Sequence[Delivery]:
         """Hand out what came back, then what is new."""
         lanes = await self._of(group)
+        if alone <= 1:
+            limit = min(limit, 1)
         deliveries: list[Delivery] = []
         if not lanes or limit < 1:
             return deliveries
@@ -82,7 +86,11 @@ class RedisWorkQueue:
         for fresh, busy in enumerate(await self._look(group, order)):
             for partition in busy:
                 if (left := limit - len(deliveries)) > 0:
-                    deliveries += await self._take(group, partition, consumer, left, (visibility, fresh))
+                    # An entry that is to come alone can only come first.
+                    rule = (visibility, fresh, NEVER if fresh else alone, len(deliveries))
+                    deliveries += await self._take(group, partition, consumer, left, rule)
+                    if deliveries and deliveries[-1].attempt >= alone:
+                        return deliveries
         return deliveries
 
     async def _look(self, group: str, lanes: Sequence[Partition]) -> tuple[list[Partition], list[Partition]]:
@@ -106,13 +114,13 @@ class RedisWorkQueue:
         return back, new
 
     async def _take(
-        self, group: str, partition: Partition, consumer: str, limit: int, how: tuple[int, int]
+        self, group: str, partition: Partition, consumer: str, limit: int, rule: tuple[int, int, int, int]
     ) -> list[Delivery]:
-        visibility, fresh = how
+        visibility, *rest = rule
         keys = self._log.shelves[partition].keys
         now = self._log.clock.now()
         names = (keys.log, keys.meta, keys.group(group), keys.due(group))
-        (answer,) = await self._links.write(TAKE(names, group, consumer, limit, now, now + visibility, fresh))
+        (answer,) = await self._links.write(TAKE(names, group, consumer, limit, now, now + visibility, *rest))
         if answer is None:
             await self._missing(group, partition)
             return []

@@ -59,7 +59,8 @@ redis.call('DEL', KEYS[3])
 """
 )
 
-# KEYS log meta group due; ARGV name, consumer, limit, now, until, whether new entries are wanted too.
+# KEYS log meta group due; ARGV name, consumer, limit, now, until, whether new entries are wanted too, the attempt from
+# which an entry comes alone, how many were taken elsewhere before.
 # Returns {id, attempt, record, ...}: what came back, else what is new.
 TAKE: Final = script(
     "#!lua flags=allow-oom\n"
@@ -72,12 +73,15 @@ local answer, left = {}, tonumber(ARGV[3])
 if ARGV[6] == '0' then
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', ARGV[4], 'LIMIT', 0, left)) do
     local held = redis.call('XPENDING', log, name, id, id, 1)[1]
+    local lone = held and held[4] + 1 >= tonumber(ARGV[7])
+    if lone and (#answer > 0 or ARGV[8] ~= '0') then break end
     local entry = held and redis.call('XCLAIM', log, name, consumer, 0, id)[1]
     if entry then
       redis.call('ZADD', due, ARGV[5], id)
       answer[#answer + 1] = id
       answer[#answer + 1] = held[4] + 1
       answer[#answer + 1] = entry[2][2]
+      if lone then break end
     else
       if held then
         redis.call('XACK', log, name, id)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...entities.errors import RequestInvalid
 from ...entities.position import Partition, Position
-from ...use_cases.ports.work_queue import Backlog, Delivery
+from ...use_cases.ports.work_queue import NEVER, Backlog, Delivery
 from . import chunks
 from .chunks import Shelf
 from .log import SqliteLog
@@ -47,15 +47,24 @@ class SqliteWorkQueue:
 
         await self._file.change(make)
 
-    async def take(self, group: str, consumer: str, limit: int, visibility: int = 30_000) -> Sequence[Delivery]:
+    async def take(
+        self, group: str, consumer: str, limit: int, visibility: int = 30_000, alone: int = NEVER
+    ) -> Sequence[Delivery]:
         """Hand out what came back, then what is new; durable before it is returned."""
+        if alone <= 1:
+            limit = min(limit, 1)
         now = self._clock.now()
         self._turn += 1
         turn, shelves = self._turn, self._by_number()
 
         def claim(connection: Connection) -> list[Claim]:
             again = _claim_again(connection, group, limit, now)
-            new = _claim_new(connection, group, limit - len(again), shelves, turn)
+            lone = next((place for place, one in enumerate(again) if one.attempt >= alone), None)
+            new: list[Claim] = []
+            if lone is not None:
+                again = again[: max(lone, 1)]
+            else:
+                new = _claim_new(connection, group, limit - len(again), shelves, turn)
             connection.executemany(
                 "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?, ?, ?)",
                 [(group, *one, consumer, now + visibility) for one in (*again, *new)],

@@ -110,6 +110,31 @@ class WorkQueueContract(TurnedByHand):
         await pass_time(100)
         assert attempts(await queue.take(GROUP, "three", 10)) == [(1, 3), (2, 3), (3, 2), (4, 1)]
 
+    async def test_what_came_back_too_often_comes_alone(
+        self, log: MessageLog, queue: WorkQueue, pass_time: PassTime
+    ) -> None:
+        await log.append(records(3))
+        await queue.create(GROUP, [(P0, BEGINNING), (P1, BEGINNING)])
+        assert attempts(await queue.take(GROUP, "one", 3, visibility=50, alone=3)) == [(1, 1), (2, 1), (3, 1)]
+        await pass_time(100)
+        assert attempts(await queue.take(GROUP, "one", 2, visibility=50, alone=3)) == [(1, 2), (2, 2)]
+        await pass_time(100)
+        await log.append(records(1, P1))
+        taken = [await queue.take(GROUP, "one", 10, visibility=60_000, alone=3) for _ in range(4)]
+        seen = [attempts(deliveries) for deliveries in taken]
+        assert [(1, 3)] in seen
+        assert [(2, 3)] in seen
+        assert sorted(place for one in seen for place in one) == [(1, 1), (1, 3), (2, 3), (3, 2)]
+        assert list(await queue.take(GROUP, "one", 10, alone=3)) == []
+
+    async def test_an_entry_that_is_always_alone(self, log: MessageLog, queue: WorkQueue, pass_time: PassTime) -> None:
+        await log.append(records(2))
+        await queue.create(GROUP, [(P0, BEGINNING)])
+        assert attempts(await queue.take(GROUP, "one", 10, visibility=50, alone=1)) == [(1, 1)]
+        assert attempts(await queue.take(GROUP, "one", 10, visibility=50, alone=1)) == [(2, 1)]
+        await pass_time(100)
+        assert attempts(await queue.take(GROUP, "one", 10, visibility=50, alone=1)) == [(1, 2)]
+
     async def test_a_hidden_entry_stays_hidden(self, log: MessageLog, queue: WorkQueue, pass_time: PassTime) -> None:
         await log.append(records(1))
         await queue.create(GROUP, [(P0, BEGINNING)])

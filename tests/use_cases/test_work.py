@@ -92,6 +92,26 @@ async def test_what_is_not_acknowledged_comes_again_and_is_poison_in_the_end(
     assert (backlog.waiting, backlog.pending, backlog.acknowledged) == (0, 1, 2)
 
 
+async def test_a_message_that_kills_its_member_takes_no_other_along(stage: Stage, work: WorkQueueUseCase) -> None:
+    await join(stage, work)
+    await stage.say(*(stage.record(TOPIC) for _ in range(50)))
+    done: list[int] = []
+    for _ in range(3):
+        member = await join(stage, work)  # the one before has died of offset 7
+        stage.clock.advance(1_001)
+        while len(done) < 49:
+            handouts = await member.take(10)
+            if 7 in offsets(handouts):
+                break
+            assert await member.acknowledge([handout.token for handout in handouts]) == len(handouts)
+            done += offsets(handouts)
+    assert sorted(done) == [offset for offset in range(1, 51) if offset != 7]
+    stage.clock.advance(1_001)
+    assert await work.take(member.group, member.consumer, member.subscription, 10) == []
+    (letter,) = stage.entries(lambda topic: topic == LETTERS)
+    assert letter.record.body.startswith(b"2 attempts")
+
+
 async def test_a_message_given_back_comes_after_its_delay(stage: Stage, work: WorkQueueUseCase) -> None:
     member = await join(stage, work)
     await stage.say(stage.record(TOPIC))

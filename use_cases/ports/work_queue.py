@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...entities.message import Entry
 from ...entities.position import Partition, Position
+
+NEVER: Final = 1 << 30
 
 
 class Delivery(NamedTuple):
@@ -46,9 +48,13 @@ class WorkQueue(Protocol):
         """Make the group where missing, beginning after the given positions."""
         ...
 
-    async def take(self, group: str, consumer: str, limit: int, visibility: int = 30_000) -> Sequence[Delivery]:
+    async def take(
+        self, group: str, consumer: str, limit: int, visibility: int = 30_000, alone: int = NEVER
+    ) -> Sequence[Delivery]:
         """Up to ``limit`` deliveries, hidden from others for ``visibility`` ms. Returns at once, maybe with none.
 
+        A delivery whose ``attempt`` is ``alone`` or more comes alone: a consumer that dies of one entry must not wear
+        down the attempts of those that it held beside it.
         Entries that vanished (trimmed past the cap) are acknowledged and counted as lost, never handed out.
         """
         ...
