@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iotsphere.adapters.mqtt.life import picture
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs/reference/mqtt.md"
 
 
