@@ -98,12 +98,13 @@ class Client:
         self.session = ClientSession(use_cases, self, connection.principal, exact)
         self.closing: asyncio.Task[None] | None = None
         self._limits = limits
+        self._unsent = 0
         self.bytes_out = 0
 
     @property
     def full(self) -> bool:
         """True while ``outbox_bytes`` or more wait for the client, and once it is being closed."""
-        return self.connection.paused or self.closing is not None
+        return self.connection.paused or self._unsent > self._limits.outbox_bytes or self.closing is not None
 
     def write(self, frame: bytes) -> None:
         """Send one text frame, without waiting; a client that is gone or being closed gets nothing more."""
@@ -112,7 +113,17 @@ class Client:
             return
         connection.protocol.send_text(frame)
         self.bytes_out += len(frame)
-        connection.transport.write(b"".join(connection.protocol.data_to_send()))
+        if not self._unsent:  # all frames of one turn of the event loop leave in one write
+            connection.loop.call_soon(self._flush)
+        self._unsent += len(frame)
+
+    def _flush(self) -> None:
+        was_full = self._unsent > self._limits.outbox_bytes
+        self._unsent = 0
+        if not self.connection.transport.is_closing():
+            self.connection.transport.write(b"".join(self.connection.protocol.data_to_send()))
+        if was_full and not self.full:
+            self.session.has_room()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection."""
