@@ -142,13 +142,18 @@ async def letters(gateway: Gateway, **query: str) -> list[Letter]:
 
 async def history(gateway: Gateway, wanted: str) -> list[dict[str, Any]]:
     """All that the log holds for a filter."""
+    messages: list[dict[str, Any]] = []
+    query: dict[str, str | int] = {"filter": wanted, "limit": 1_000}
     async with gateway.api() as api:
-        answer = await api.get("/api/v1/messages", params={"filter": wanted, "from": "earliest", "limit": 1_000})
-    assert answer.status_code == 200, answer.text
-    page = answer.json()
-    assert not page["more"]
-    messages: list[dict[str, Any]] = page["messages"]
-    return messages
+        while True:
+            answer = await api.get("/api/v1/messages", params=query)
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            assert page["gaps"] == []
+            messages += page["messages"]
+            if not page["more"]:
+                return messages
+            query["cursor"] = page["cursor"]
 
 
 def log_lines(gateway: Gateway) -> list[dict[str, Any]]:
