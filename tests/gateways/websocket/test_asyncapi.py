@@ -311,7 +311,7 @@ async def test_frames_of_a_client_that_fell_behind_fit() -> None:
         client = await stalled_client(door)
         (stuck,) = door.gateway._clients
         await publish(house, 0, 1_500)
-        await until(lambda: stuck.full, "it is stuck")
+        await until(lambda: stuck.connection.paused, "it is stuck")
         house.log.shelf(house.log.partitions(DOMAIN, "telemetry")[0]).trim(1_490)
         client.reader._transport.resume_reading()  # type: ignore[attr-defined]  # asyncio has no public way
         seen: list[str] = []

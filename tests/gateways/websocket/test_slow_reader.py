@@ -96,7 +96,7 @@ async def test_a_stalled_client_catches_up_in_small_reads() -> None:
         stalled = await stalled_client(door)
         await publish(house, 0, COUNT)
         (stuck,) = door.gateway._clients
-        await until(lambda: stuck.full, "it is stuck")
+        await until(lambda: stuck.connection.paused, "it is stuck")
         stalled.reader._transport.resume_reading()  # type: ignore[attr-defined]  # as above
         largest = 0
         got: list[int] = []
@@ -116,7 +116,7 @@ async def test_a_client_that_asks_without_reading_is_not_read_any_more() -> None
         (stuck,) = door.gateway._clients
         ping = orjson.dumps({"type": "ping", "ref": "r" * 100})
         sending = asyncio.ensure_future(send_until_blocked(stalled, ping))
-        await until(lambda: stuck.full, "it is stuck")
+        await until(lambda: stuck.connection.paused, "it is stuck")
         assert not sending.done()
         assert stuck.connection.transport.get_write_buffer_size() < 2 * OUTBOX
         sending.cancel()
@@ -140,7 +140,7 @@ async def test_a_stalled_client_whose_credential_ends_is_cut_with_what_waits_for
         await stalled_client(door)
         await publish(house, 0, COUNT)
         (stuck,) = door.gateway._clients
-        await until(lambda: stuck.full, "it is stuck")
+        await until(lambda: stuck.connection.paused, "it is stuck")
         await house.identity.tokens.revoke_subject(house.identity.operator, "user:ada")
         await until(lambda: door.gateway.connections == 0, "it is gone")
 
