@@ -36,12 +36,16 @@ class Refused(ConnectionError):
 
 
 class PahoClient:
-    """A paho client in its own thread; everything is awaited from the test's loop."""
+    """A paho client in its own thread; everything is awaited from the test's loop.
+
+    ``ended``: why the connection is over, a reason code of MQTT 5.
+    """
 
     def __init__(self, username: str, password: str, client_id: str, version: MQTTProtocolVersion) -> None:
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self._acks: dict[int, asyncio.Future[int]] = {}
+        self.ended: asyncio.Future[int] = self._loop.create_future()
         clean = True if version is V311 else None
         self._paho = paho.Client(
             CallbackAPIVersion.VERSION2, client_id, clean, protocol=version, reconnect_on_failure=False
@@ -50,12 +54,18 @@ class PahoClient:
         self._paho.on_connect = lambda _c, _u, _f, reason, facts: self._tell(self._on_connect, reason, facts)
         self._paho.on_publish = lambda _c, _u, mid, reason, _p: self._tell(self._on_ack, mid, reason)
 
+        self._paho.on_disconnect = lambda _c, _u, _f, reason, _p: self._tell(self._on_end, reason)
+
     def _tell(self, callback: Any, *facts: object) -> None:
         self._loop.call_soon_threadsafe(callback, *facts)
 
     def _on_connect(self, reason: ReasonCode, facts: object) -> None:
         if not self._connected.done():
             self._connected.set_result((reason.value, str(getattr(facts, "ReasonString", ""))))
+
+    def _on_end(self, reason: ReasonCode) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason.value)
 
     def _ack(self, mid: int) -> asyncio.Future[int]:
         return self._acks.setdefault(mid, self._loop.create_future())
