@@ -1,7 +1,7 @@
-"""The HTTP door and its parts; begin with door.py."""
+"""The HTTP door and its parts; begin with gateway.py."""
 
 from .access import HttpUseCases, Measure, RuledRoute, allow, rule_of
 from .connection import HttpLimits
-from .door import HttpGateway, make_app
+from .gateway import HttpGateway, make_app
 
 __all__ = ["HttpGateway", "HttpLimits", "HttpUseCases", "Measure", "RuledRoute", "allow", "make_app", "rule_of"]

@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from iotsphere.adapters import client_protocol as protocol
 from iotsphere.adapters import client_session
 from iotsphere.entities.errors import RequestInvalid
-from iotsphere.gateways import websocket
 from iotsphere.gateways.websocket import WebSocketLimits
+from iotsphere.gateways.websocket import gateway as websocket
 from tests.client.house import TOPIC, Talker, open_door, open_house
 from tests.client.raw import TEXT
 from tests.gateways.websocket.test_slow_reader import OUTBOX, publish, stalled_client

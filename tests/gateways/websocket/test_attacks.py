@@ -289,7 +289,7 @@ async def test_case_c09_dribblers_and_silent_sockets_keep_nobody_out(house: Hous
 async def test_the_oldest_unknown_socket_makes_room_for_the_newest(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iotsphere.gateways.websocket_admission.PATIENCE_S", 0.0)
+    monkeypatch.setattr("iotsphere.gateways.websocket.admission.PATIENCE_S", 0.0)
     async with open_door(house, WebSocketLimits(unauthenticated_per_address=3)) as door:
         known = await door.connect()
         unknown = [await door.connect(None) for _ in range(5)]

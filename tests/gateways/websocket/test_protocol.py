@@ -13,8 +13,8 @@ from websockets.typing import Subprotocol
 
 from iotsphere.adapters import client_delivery
 from iotsphere.adapters.envelope import browser_safe
-from iotsphere.gateways import websocket as gateway_module
 from iotsphere.gateways.websocket import WebSocketLimits
+from iotsphere.gateways.websocket import gateway as gateway_module
 from tests.client.house import EVERYTHING, TOPIC, Door, House, Talker, open_door, values
 from tests.support.waiting import until
 from tests.use_cases.stage import DOMAIN

@@ -132,7 +132,7 @@ async def send_until_blocked(client: RawClient, frame: bytes) -> None:
 async def test_a_stalled_client_whose_credential_ends_is_cut_with_what_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("iotsphere.gateways.websocket.CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("iotsphere.gateways.websocket.gateway.CHECK_EVERY_S", 0.02)
     async with (
         open_house(partitions=1) as house,
         open_door(house, WebSocketLimits(outbox_bytes=OUTBOX)) as door,

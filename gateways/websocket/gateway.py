@@ -21,12 +21,12 @@ from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFact
 from websockets.http11 import Request, Response
 from websockets.typing import Origin, Subprotocol
 
-from ..adapters.client_protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
-from ..adapters.client_session import CLOSE_UNAUTHENTICATED
-from ..adapters.client_use_cases import ClientUseCases
-from ..entities.errors import IotSphereError, Limited, TooManyConnections, Unauthenticated
-from .websocket_admission import Admission
-from .websocket_connection import CLOSE_TIMEOUT_S, Client, Connection, WebSocketLimits
+from ...adapters.client_protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
+from ...adapters.client_session import CLOSE_UNAUTHENTICATED
+from ...adapters.client_use_cases import ClientUseCases
+from ...entities.errors import IotSphereError, Limited, TooManyConnections, Unauthenticated
+from .admission import Admission
+from .connection import CLOSE_TIMEOUT_S, Client, Connection, WebSocketLimits
 
 __all__ = ("WebSocketGateway", "WebSocketLimits")
 

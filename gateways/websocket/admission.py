@@ -6,8 +6,8 @@ import ipaddress
 from collections import Counter
 from typing import Final
 
-from ..entities.errors import TooManyConnections
-from .websocket_connection import Connection, WebSocketLimits
+from ...entities.errors import TooManyConnections
+from .connection import Connection, WebSocketLimits
 
 POLITELY_REFUSED: Final = 1_000
 PATIENCE_S: Final = 1.0

@@ -11,12 +11,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from ..adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession
-from ..adapters.client_use_cases import ClientUseCases
-from ..entities.principal import Principal
+from ...adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession
+from ...adapters.client_use_cases import ClientUseCases
+from ...entities.principal import Principal
 
 if TYPE_CHECKING:
-    from .websocket_admission import Admission
+    from .admission import Admission
 
 REQUESTS_IN_A_ROW: Final = 100
 CLOSE_TIMEOUT_S: Final = 5.0
