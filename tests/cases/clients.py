@@ -8,9 +8,8 @@ import os
 import re
 import sys
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import islice
 from typing import Any, NamedTuple
 
 import paho.mqtt.client as paho
@@ -87,13 +86,6 @@ class PahoClient:
         reason = await asyncio.wait_for(self._ack(mid), WITHIN)
         del self._acks[mid]
         return reason
-
-    async def publish_all(self, messages: Iterable[tuple[str, bytes]], at_once: int = 500) -> None:
-        """Publish many at QoS 1, so many of them in flight at once; each must be accepted."""
-        rest = iter(messages)
-        while batch := list(islice(rest, at_once)):
-            reasons = await asyncio.gather(*(self.publish(topic, payload) for topic, payload in batch))
-            assert not any(reasons), reasons
 
     async def close(self) -> None:
         """Say goodbye."""

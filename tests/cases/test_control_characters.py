@@ -11,6 +11,7 @@ import pytest_asyncio
 from paho.mqtt.enums import MQTTProtocolVersion
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.device import packet, read_packet
 from tests.support.gateway import Credential, Gateway
 from tests.support.raw_http import RawConnection, open_raw
 
@@ -223,13 +224,33 @@ async def figures(gateway: Gateway) -> dict[str, float]:
     }
 
 
+async def publish_ten_thousand(gateway: Gateway, device: Credential) -> None:
+    """One value under each of 10,000 metric names, over one connection by hand, which is faster than any library."""
+
+    def text(value: str) -> bytes:
+        return len(value).to_bytes(2, "big") + value.encode()
+
+    reader, writer = await asyncio.open_connection(*gateway.mqtt)
+    login = text("many-names") + text(device.username) + text(device.password)
+    writer.write(packet(0x10, text("MQTT") + bytes((4, 0b11000010, 0, 60)) + login))
+    assert await read_packet(reader) == (0x20, b"\x00\x00")
+    for start in range(0, 10_000, 500):
+        for number in range(start, start + 500):
+            topic = text(f"{DEVICE}/telemetry/m{number:04x}")
+            writer.write(packet(0x32, topic + (number + 1).to_bytes(2, "big") + b'{"value":1}'))
+        for number in range(start, start + 500):
+            assert await read_packet(reader) == (0x40, (number + 1).to_bytes(2, "big"))
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_case_c15_ten_thousand_metric_names_add_no_series(gateway: Gateway, device: Credential) -> None:
-    async with mqtt(gateway, device) as client:
+    async with mqtt(gateway, device, client_id="another"):
         before = await figures(gateway)
         while not any("'/metrics'" in name for name in before):  # its own route is one, and answers may be a second old
             await asyncio.sleep(0.1)
             before = await figures(gateway)
-        await client.publish_all((f"{DEVICE}/telemetry/m{number:04x}", b'{"value":1}') for number in range(10_000))
+        await publish_ten_thousand(gateway, device)
         after = await figures(gateway)
         while after["iotsphere_accepted_total[]"] < before["iotsphere_accepted_total[]"] + 10_000:
             await asyncio.sleep(0.1)
