@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..entities.message import Entry
@@ -18,6 +18,7 @@ from ..entities.topic import TopicFilter
 from .ports.documents import Documents
 
 POSITIONS_KEY: Final = "$positions"
+STEM_LEVELS: Final = 3
 
 
 class Values(NamedTuple):
@@ -39,6 +40,7 @@ class LastValues:
         self._pack = pack
         self._unpack = unpack
         self._values: dict[tuple[str, str], dict[str, Values]] = {}
+        self._below: dict[str, dict[str, str]] = {}  # domain/kind/name -> topic -> channel
         self._changed: dict[str, set[str]] = {}
 
     def apply(self, entry: Entry) -> None:
@@ -55,6 +57,7 @@ class LastValues:
             topics[record.topic] = Values(known.last, None)
         elif known is None:
             topics[record.topic] = Values(entry, entry if record.retain else None)
+            self._remember(record.topic, partition.channel)
         elif record.timestamp >= known.last.record.timestamp:
             topics[record.topic] = Values(entry, entry if record.retain else known.retained)
         elif record.retain:
@@ -79,22 +82,28 @@ class LastValues:
         """The retained entry of each topic that a filter selects and that has one."""
         return (values.retained for values in self._select(filters) if values.retained is not None)
 
+    def _remember(self, topic: str, channel: str) -> None:
+        self._below.setdefault(_stem(topic.split("/")), {})[topic] = channel
+
     def _select(self, filters: Iterable[TopicFilter]) -> Iterator[Values]:
+        """A filter that names its device or user costs as much as that has topics; others look at all topics."""
         seen: set[str] = set()
         for wanted in filters:
-            pattern = None if wanted.is_exact else _pattern(wanted)
-            for channel in sorted(wanted.channels):
-                topics = self._values.get((wanted.domain, channel))
-                if not topics:
-                    continue
-                if pattern is None:
-                    chosen = [wanted.text] if wanted.text in topics else []
-                else:
-                    chosen = [topic for topic in topics if pattern.match(topic)]
-                for topic in chosen:
-                    if topic not in seen:
-                        seen.add(topic)
-                        yield topics[topic]
+            for topic, channel in self._candidates(wanted):
+                if topic not in seen:
+                    seen.add(topic)
+                    yield self._values[wanted.domain, channel][topic]
+
+    def _candidates(self, wanted: TopicFilter) -> Iterator[tuple[str, str]]:
+        stem = wanted.levels[:STEM_LEVELS]
+        pattern = _pattern(wanted)
+        if len(stem) == STEM_LEVELS and "+" not in stem and "#" not in stem:
+            below = self._below.get(_stem(stem), {})
+            yield from [(topic, channel) for topic, channel in below.items() if pattern.match(topic)]
+            return
+        for channel in sorted(wanted.channels):
+            topics = self._values.get((wanted.domain, channel), {})
+            yield from [(topic, channel) for topic in topics if pattern.match(topic)]
 
     async def load(self, domain: str) -> Mapping[Partition, Position]:
         """Read what was saved; returns the positions to follow the log from (empty: from the beginning)."""
@@ -108,6 +117,7 @@ class LastValues:
                 values = self._unpack(domain, document.value)
                 channel = values.last.record.partition.channel
                 self._values.setdefault((domain, channel), {})[document.key] = values
+                self._remember(document.key, channel)
             after = documents[-1].key
         return positions
 
@@ -135,6 +145,10 @@ class LastValues:
             self._changed.setdefault(domain, set()).update(changed)
             raise
         return True
+
+
+def _stem(levels: Sequence[str]) -> str:
+    return "/".join(levels[:STEM_LEVELS])
 
 
 def _collection(domain: str) -> str:
