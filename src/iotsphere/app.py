@@ -27,6 +27,7 @@ from .use_cases.tokens import operator
 logger = structlog.get_logger("iotsphere.app")
 
 REFRESH_EVERY_S: Final = 2.0
+GC_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of messages is many short-lived tuples, and no cycles
 OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
 ENDPOINTS_FILE: Final = "endpoints.json"
 
@@ -111,6 +112,7 @@ class App:
         if self.roles:  # without doors it is a guest in somebody's process
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
             self._write_endpoints()
 
     async def open_stores(self) -> None:
