@@ -23,7 +23,7 @@ import orjson
 from ..entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid, ShuttingDown, Unavailable
 from ..entities.message import MAX_PAYLOAD_BYTES, Message
 from ..entities.topic import parse_filter
-from .broker_requests import PendingRequests
+from .broker_requests import Answer, PendingRequests
 from .broker_stream import DeliveryStream, MessageStream, OnGap
 from .broker_subscriptions import Subscriptions
 from .envelope import encode
@@ -59,6 +59,7 @@ class MessageBrokerAdapter:
         self._requests = PendingRequests(wire.send)
         self._subscriptions = Subscriptions(self._requests)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._line = asyncio.Lock()
         self._wait_until = 0.0
         self._failure: IotSphereError | None = None
 
@@ -107,24 +108,31 @@ class MessageBrokerAdapter:
         body = b"," + orjson.dumps(members)[1:-1] + b"," + content
         async with self._in_flight:
             await self._pause()
-            while True:
-                self._subscriptions.moved()
-                try:
-                    answer = await self._requests.ask("publish", body, repeat=True)
-                except RateLimited as error:
-                    await self._slow_down(error)
-                except ShuttingDown:
-                    if self._failure is not None:
-                        raise
-                    await asyncio.sleep(RETRY_S)  # another gateway will take it
-                else:
-                    return Receipt(answer["messageId"], answer["position"], answer["duplicate"])
+            answer = await self._publish(body)
+            if answer is None:
+                async with self._line:  # if all who were refused tried again at once, most would be refused again
+                    while answer is None:
+                        await self._pause()
+                        answer = await self._publish(body)
+            return Receipt(answer["messageId"], answer["position"], answer["duplicate"])
 
-    async def _slow_down(self, error: RateLimited) -> None:
-        after = error.facts.get("retry_after")
-        now = asyncio.get_running_loop().time()
-        self._wait_until = max(self._wait_until, now + (after if isinstance(after, float) else RETRY_S))
-        await self._pause()
+    async def _publish(self, body: bytes) -> Answer | None:
+        """Ask until there is an answer; None: it is to be sent later, when ``_pause`` is over."""
+        while True:
+            self._subscriptions.moved()
+            try:
+                return await self._requests.ask("publish", body, repeat=True)
+            except RateLimited as error:
+                if self._failure is not None:
+                    raise
+                after = error.facts.get("retry_after")
+                now = asyncio.get_running_loop().time()
+                self._wait_until = max(self._wait_until, now + (after if isinstance(after, float) else RETRY_S))
+                return None
+            except ShuttingDown:
+                if self._failure is not None:
+                    raise
+                await asyncio.sleep(RETRY_S)  # another gateway will take it
 
     async def _pause(self) -> None:
         wait = self._wait_until - asyncio.get_running_loop().time()

@@ -20,7 +20,7 @@ from . import client_protocol as protocol
 from .edge import Edge
 
 MAX_OUTSTANDING: Final = 256
-# A client that is told to slow down and sends all the same: so many refusals at once, or a second, end its connection.
+# A client that sends before the time that it was told: so many refusals at once, or a second, end its connection.
 MAX_STRIKES: Final = 1_000
 FORGIVEN_PER_SECOND: Final = 100
 
@@ -45,6 +45,7 @@ class ClientPublishing:
         self._room = asyncio.Event()
         self._strikes = 0.0
         self._struck_at = 0.0
+        self._told_until = 0.0
         self.published = 0
         self.refused = 0
 
@@ -87,10 +88,13 @@ class ClientPublishing:
         now = asyncio.get_running_loop().time()
         try:
             self._rates.check(principal, 1, size, now)
-        except RateLimited:
-            forgiven = (now - self._struck_at) * FORGIVEN_PER_SECOND
-            self._strikes = max(0.0, self._strikes - forgiven) + 1
-            self._struck_at = now
+        except RateLimited as error:
+            if now < self._told_until:
+                forgiven = (now - self._struck_at) * FORGIVEN_PER_SECOND
+                self._strikes = max(0.0, self._strikes - forgiven) + 1
+                self._struck_at = now
+            after = error.facts.get("retry_after")
+            self._told_until = now + (after if isinstance(after, float) else 0.0)
             raise
 
     async def _until_room(self) -> None:

@@ -176,7 +176,7 @@ async def test_floods_are_refused_then_ended(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(client_publishing, "FORGIVEN_PER_SECOND", 0)
     async with open_house(rate=Rate(messages=1, burst=5)) as house:
         client = Client(house)
-        for ref in range(5 + 20):
+        for ref in range(5 + 1 + 20):  # only who was told to wait is at fault
             await client.session.receive(orjson.dumps({"type": "publish", "ref": ref, "topic": TOPIC, "payload": 1}))
         assert client.outbox.closed is None
         bad = b'{"type":"publish","ref":99,"topic":"t","payload":{"a":1,"a":2}}'
