@@ -39,7 +39,9 @@ class Source(Protocol):
         """Unsubscribe."""
         ...
 
-    async def acknowledge(self, stream: Stream[Any], token: str, retry_in: int | None) -> None:
+    async def acknowledge(
+        self, stream: Stream[Any], token: str, retry_in: int | None = None, counted: bool = True
+    ) -> None:
         """Answer for a delivery. Raises RequestInvalid once the stream is closed."""
         ...
 
@@ -243,11 +245,15 @@ class Delivery:
 
     async def ack(self) -> None:
         """Say that it is done; nobody gets it again. Safe to repeat, also after a lost connection."""
-        await self.stream.acknowledge(self.token, None)
+        await self.stream.acknowledge(self.token)
 
     async def retry(self, in_: float = 0.0) -> None:
-        """Give it back, to be handed out again to any member after ``in_`` seconds."""
+        """Give it back, to be handed out again to any member after ``in_`` seconds; too many tries make it poison."""
         await self.stream.acknowledge(self.token, round(in_ * 1000))
+
+    async def release(self, in_: float = 0.0) -> None:
+        """As ``retry``, but the try does not count: the fault is not the message's (a database that is away, say)."""
+        await self.stream.acknowledge(self.token, round(in_ * 1000), False)
 
 
 class DeliveryStream(Stream[Delivery]):
@@ -263,9 +269,9 @@ class DeliveryStream(Stream[Delivery]):
         """Never: ``credit`` bounds what is handed out."""
         return False
 
-    async def acknowledge(self, token: str, retry_in: int | None) -> None:
-        """Answer for one delivery; ``retry_in``: ms, None when it is done."""
-        await self._source.acknowledge(self, token, retry_in)
+    async def acknowledge(self, token: str, retry_in: int | None = None, counted: bool = True) -> None:
+        """Answer for one delivery; ``retry_in``: ms, None when it is done; ``counted``: whether the try counts."""
+        await self._source.acknowledge(self, token, retry_in, counted)
 
     def lost(self) -> None:
         """Nobody knows any more that these were handed out to us: they come again after their visibility."""

@@ -76,11 +76,13 @@ class Subscriptions:
             self._requests.tell("unsubscribe", b',"subscription":"%b"' % stream.name.encode())
             stream.name = None
 
-    async def acknowledge(self, stream: Stream[Any], token: str, retry_in: int | None) -> None:
+    async def acknowledge(
+        self, stream: Stream[Any], token: str, retry_in: int | None = None, counted: bool = True
+    ) -> None:
         """Acknowledge a delivery, on a later connection if this one is lost."""
         members: dict[str, object] = {"deliveries": [token]}
         if retry_in is not None:
-            members["retryIn"] = retry_in
+            members |= {"retryIn": retry_in, "counted": counted}
         while True:
             await stream.opened()
             name = stream.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -18,6 +18,7 @@ from .client_delivery import FRAME_BYTES
 LAG_NOTICE_S: Final = 5.0
 MAX_HANDOUT: Final = 100
 RETRY_S: Final = 0.5
+KEEP_EVERY: Final = 0.1  # of the visibility
 
 
 class Outbox(Protocol):
@@ -41,8 +42,8 @@ class Outbox(Protocol):
 class Listening:
     """A subscription by its ``name``.
 
-    ``each``: the client wants a cursor with each message. ``held``: deliveries that it has not acknowledged, ``credit``
-    at most.
+    ``each``: the client wants a cursor with each message. ``held``: deliveries that it has not acknowledged, in the
+    order in which they were handed out, ``credit`` at most; ``kept_at``: when they were last kept for longer.
     """
 
     name: str
@@ -54,7 +55,8 @@ class Listening:
     reader: Reader | None = None
     member: Member | None = None
     task: asyncio.Task[None] | None = None
-    held: set[str] = field(default_factory=set)
+    held: dict[str, None] = field(default_factory=dict)
+    kept_at: float = 0.0
     room: asyncio.Event = field(default_factory=asyncio.Event)
     told_lag_at: float = -LAG_NOTICE_S
     told_lag: bool = False
@@ -111,16 +113,41 @@ class Listening:
             except Unavailable:
                 await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
                 continue
-            self.held.update(item.token for item in handouts)
+            if not self.held:
+                self.kept_at = asyncio.get_running_loop().time()
+            for item in handouts:
+                self.held.pop(item.token, None)
+                self.held[item.token] = None
             size = 0
             for frame in encode(handouts):
                 outbox.write(frame)
                 size += len(frame)
             limit = max(1, min(MAX_HANDOUT, FRAME_BYTES * len(handouts) // size))
             if handouts[-1].attempt >= settings.alone:
-                await self._answered(handouts[-1].token, settings.visibility / 1000)
+                await self._until_answered(handouts[-1].token, settings.visibility / 1000)
 
-    async def _answered(self, token: str, within: float) -> None:
+    async def answered(self, member: Member, tokens: Sequence[str]) -> None:
+        """Take note that deliveries are done or given back, and keep those that were handed out after them for longer.
+
+        A client that goes on answering is slow, not dead: what waits in its buffer must neither go to others nor
+        become poison meanwhile. What it has passed over comes again in its time.
+        """
+        done, behind = set(tokens), list[str]()
+        for token in self.held:
+            if token in done:
+                behind.clear()
+            else:
+                behind.append(token)
+        held_some = not done.isdisjoint(self.held)
+        for token in done:
+            self.held.pop(token, None)
+        self.room.set()
+        now = asyncio.get_running_loop().time()
+        if held_some and behind and now - self.kept_at >= KEEP_EVERY * member.settings.visibility / 1000:
+            self.kept_at = now
+            await member.keep(behind)
+
+    async def _until_answered(self, token: str, within: float) -> None:
         """Wait until a delivery is done or given back, but not for longer than it is the client's."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):

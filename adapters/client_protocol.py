@@ -78,12 +78,16 @@ class Publish(_Request):
 
 
 class Acknowledge(_Request):
-    """Say of deliveries of a group that they are done, or (``retryIn``, ms) that they shall come again."""
+    """Say of deliveries of a group that they are done, or (``retryIn``, ms) that they shall come again.
+
+    With ``counted`` false, coming again is no further attempt: the fault lies with the member, not with the message.
+    """
 
     type: Literal["ack"]
     subscription: str
     deliveries: list[str] = Field(min_length=1, max_length=1_000)
     retry_in: int | None = Field(default=None, ge=0, le=3_600_000, alias="retryIn")
+    counted: bool = True
 
 
 class Auth(_Request):

@@ -202,9 +202,9 @@ class ClientSession:
         if listening is None or listening.member is None:
             raise RequestInvalid(f"{request.subscription[:40]!a} is no group subscription of this connection")
         # Also what an earlier connection was handed: a member that had to reconnect has done the work all the same.
-        count = await listening.member.acknowledge(list(dict.fromkeys(request.deliveries)), request.retry_in)
-        listening.held.difference_update(request.deliveries)
-        listening.room.set()
+        deliveries = list(dict.fromkeys(request.deliveries))
+        count = await listening.member.acknowledge(deliveries, request.retry_in, request.counted)
+        await listening.answered(listening.member, deliveries)
         self._answer(protocol.ok(request.ref, acknowledged=count))
 
     def _unsubscribe(self, request: protocol.Unsubscribe) -> None:

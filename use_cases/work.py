@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -180,15 +180,27 @@ class WorkQueueUseCase:
         finally:
             stop()
 
-    async def acknowledge(self, group: str, tokens: Sequence[str], retry_in: int | None = None) -> int:
-        """Mark deliveries done, or give them back for ``retry_in`` ms later. Returns how many were held."""
+    async def acknowledge(
+        self, group: str, tokens: Sequence[str], retry_in: int | None = None, counted: bool = True
+    ) -> int:
+        """Mark deliveries done, or give them back for ``retry_in`` ms later. Returns how many were held.
+
+        Unless ``counted``, what is given back was no attempt: the fault was not the message's.
+        """
         domain = group.partition("/")[0]
         named = [parse_token(domain, token) for token in tokens]
         if retry_in is None:
             return await self._queue.ack(group, named)
         for delivery in named:
-            await self._queue.nack(group, delivery, retry_in)
+            await self._queue.nack(group, delivery, retry_in, counted)
         return len(named)
+
+    async def keep(self, group: str, consumer: str, tokens: Iterable[str]) -> None:
+        """Hide what a member holds for its full time again; what it no longer holds stays as it is."""
+        domain = group.partition("/")[0]
+        named = [parse_token(domain, token) for token in tokens]
+        extend, visibility = self._queue.extend, self.settings.visibility
+        await asyncio.gather(*(extend(group, consumer, delivery, visibility) for delivery in named))
 
 
 class Member:
@@ -209,6 +221,10 @@ class Member:
                 return handouts
             await self._work.wait(self.subscription, seen)
 
-    async def acknowledge(self, tokens: Sequence[str], retry_in: int | None = None) -> int:
+    async def acknowledge(self, tokens: Sequence[str], retry_in: int | None = None, counted: bool = True) -> int:
         """Mark deliveries done, or give them back."""
-        return await self._work.acknowledge(self.group, tokens, retry_in)
+        return await self._work.acknowledge(self.group, tokens, retry_in, counted)
+
+    async def keep(self, tokens: Iterable[str]) -> None:
+        """Keep deliveries for longer."""
+        await self._work.keep(self.group, self.consumer, tokens)

@@ -127,10 +127,14 @@ class MemoryWorkQueue:
                 done += 1
         return done
 
-    async def nack(self, group: str, delivery: tuple[Partition, Position], delay: int = 0) -> None:
+    async def nack(
+        self, group: str, delivery: tuple[Partition, Position], delay: int = 0, counted: bool = True
+    ) -> None:
         """Give an entry back, to come again after ``delay`` ms."""
         taken = self._taken(group, delivery)
         if taken is not None:
+            if taken.consumer and not counted:
+                taken.attempt -= 1
             taken.consumer = ""
             taken.hidden_until = self._log.clock.now() + delay
 

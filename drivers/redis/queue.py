@@ -178,13 +178,16 @@ class RedisWorkQueue:
         (done,) = await self._links.write(ACK(names, group, *map(_stored_id, positions)))
         return int(done or 0)
 
-    async def nack(self, group: str, delivery: tuple[Partition, Position], delay: int = 0) -> None:
+    async def nack(
+        self, group: str, delivery: tuple[Partition, Position], delay: int = 0, counted: bool = True
+    ) -> None:
         """Give an entry back, to come again after ``delay`` ms."""
         partition, position = delivery
         if partition in await self._of(group):
             keys = self._log.shelves[partition].keys
             names = (keys.log, keys.group(group), keys.due(group))
-            await self._links.write(NACK(names, group, _stored_id(position), self._log.clock.now() + delay))
+            due = self._log.clock.now() + delay
+            await self._links.write(NACK(names, group, _stored_id(position), due, int(counted)))
 
     async def extend(self, group: str, consumer: str, delivery: tuple[Partition, Position], visibility: int) -> bool:
         """Keep an entry for ``visibility`` ms more, when it is still this consumer's."""

@@ -122,12 +122,16 @@ return done
 """
 )
 
-# KEYS log group due; ARGV name, id, when it comes back. From now on nobody holds it.
+# KEYS log group due; ARGV name, id, when it comes back, whether the attempt counts. From now on nobody holds it.
 NACK: Final = script(
     """#!lua flags=allow-oom
 if redis.call('EXISTS', KEYS[2]) == 0 then return nil end
-local held = redis.pcall('XCLAIM', KEYS[1], ARGV[1], '-', 0, ARGV[2], 'JUSTID')
-if held.err then return nil end
+local before = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1)
+if before.err then return nil end
+if not before[1] then return 0 end
+local attempts = before[1][4]
+if ARGV[4] == '0' and before[1][2] ~= '-' then attempts = math.max(0, attempts - 1) end
+local held = redis.call('XCLAIM', KEYS[1], ARGV[1], '-', 0, ARGV[2], 'RETRYCOUNT', attempts, 'JUSTID')
 if #held > 0 then redis.call('ZADD', KEYS[3], ARGV[3], ARGV[2]) end
 return #held
 """

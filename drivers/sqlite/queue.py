@@ -123,15 +123,18 @@ class SqliteWorkQueue:
 
         return await self._file.change(settle)
 
-    async def nack(self, group: str, delivery: tuple[Partition, Position], delay: int = 0) -> None:
+    async def nack(
+        self, group: str, delivery: tuple[Partition, Position], delay: int = 0, counted: bool = True
+    ) -> None:
         """Give an entry back, to come again after ``delay`` ms."""
         place, due = self._place(delivery), self._clock.now() + delay
 
         def give_back(connection: Connection) -> None:
             _demand(connection, group)
             connection.execute(
-                "UPDATE taken SET consumer = '', hidden_until = ? WHERE team = ? AND part = ? AND offset = ?",
-                (due, group, *place),
+                "UPDATE taken SET attempt = attempt - (? AND consumer != ''), consumer = '', hidden_until = ?"
+                " WHERE team = ? AND part = ? AND offset = ?",
+                (not counted, due, group, *place),
             )
 
         await self._file.change(give_back)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import iotsphere
 from tests.client.house import Talker
 from tests.support import servers
 from tests.support.gateway import ROOT, Gateway
@@ -24,12 +25,13 @@ from .worker import open_sink
 
 TOPIC = "iotsphere/devices/d1/telemetry/t"
 ATTEMPTS = 3
+VISIBILITY_S = 0.5
 EITHER_LOG = pytest.mark.parametrize("log", ["sqlite", "redis"])
 
 
 @asynccontextmanager
 async def open_gateway(folder: Path, log: str) -> AsyncIterator[Gateway]:
-    settings = {"max_attempts": ATTEMPTS, "visibility_seconds": 0.5}
+    settings = {"max_attempts": ATTEMPTS, "visibility_seconds": VISIBILITY_S}
     if log == "sqlite":
         async with Gateway(folder / "data", settings=settings) as gateway:
             yield gateway
@@ -138,6 +140,50 @@ async def test_case_b14_a_message_that_kills_its_worker_ends_in_the_dead_letters
         assert (letter.reason, letter.topic, letter.raw) == ("poison", TOPIC, b'{"poison":1}')
         assert (letter.facts["message_id"], letter.facts["attempts"]) == (poison["messageId"], ATTEMPTS)
         assert (found["accepted"], found["lost"], found["pending"]) == (151, 0, 0)
+
+
+@EITHER_LOG
+async def test_case_b14_a_transient_error_is_no_poison(tmp_path: Path, log: str) -> None:
+    async with (
+        open_gateway(tmp_path, log) as gateway,
+        browser(gateway) as page,
+        iotsphere.connect(gateway.websocket, token=gateway.token) as broker,
+    ):
+        await publish(page, range(2))
+        deliveries = broker.subscribe("iotsphere/devices/+/telemetry/#", group="billing", from_="earliest")
+        seen: list[tuple[int, int]] = []
+        async with asyncio.timeout(60):
+            while len(seen) < 2 + 3 * ATTEMPTS:
+                delivery = await anext(deliveries)
+                value = delivery.message.json()["value"]
+                seen.append((value, delivery.attempt))
+                if value == 0 and seen.count((0, 1)) <= 3 * ATTEMPTS:
+                    await delivery.release()  # the database is away, and stays so for longer than there are attempts
+                else:
+                    await delivery.ack()
+        assert sorted(seen) == [(0, 1)] * (3 * ATTEMPTS + 1) + [(1, 1)]
+        assert await letters(gateway) == []
+        assert (await reader(gateway))["pending"] == 0
+
+
+@EITHER_LOG
+async def test_case_b14_a_slow_worker_is_no_poison_to_what_waits_in_its_buffer(tmp_path: Path, log: str) -> None:
+    async with (
+        open_gateway(tmp_path, log) as gateway,
+        browser(gateway) as page,
+        iotsphere.connect(gateway.websocket, token=gateway.token) as broker,
+    ):
+        await publish(page, range(30))
+        deliveries = broker.subscribe("iotsphere/devices/+/telemetry/#", group="billing", from_="earliest")
+        seen: list[tuple[int, int]] = []
+        for _ in range(30):
+            delivery = await asyncio.wait_for(anext(deliveries), 20)
+            seen.append((delivery.message.json()["value"], delivery.attempt))
+            await asyncio.sleep(VISIBILITY_S / 5)  # the work; all 30 take six times as long as a delivery is hidden
+            await delivery.ack()
+        assert seen == [(value, 1) for value in range(30)]
+        assert await letters(gateway) == []
+        assert (await reader(gateway))["pending"] == 0
 
 
 @EITHER_LOG

@@ -161,6 +161,26 @@ class WorkQueueContract(TurnedByHand):
         await pass_time(100)
         assert attempts(await queue.take(GROUP, "one", 5)) == [(1, 2)]
 
+    async def test_a_try_that_was_not_the_entrys_fault_does_not_count(
+        self, log: MessageLog, queue: WorkQueue, pass_time: PassTime
+    ) -> None:
+        await log.append(records(1))
+        await queue.create(GROUP, [(P0, BEGINNING)])
+        for _ in range(4):
+            taken = await queue.take(GROUP, "one", 1, visibility=50)
+            assert attempts(taken) == [(1, 1)]
+            await queue.nack(GROUP, places(taken)[0], counted=False)
+            await queue.nack(GROUP, places(taken)[0], counted=False)  # repeating changes nothing
+        await queue.take(GROUP, "one", 1, visibility=50)
+        await pass_time(100)
+        taken = await queue.take(GROUP, "two", 1)
+        assert attempts(taken) == [(1, 2)]
+        await queue.nack(GROUP, places(taken)[0], counted=False)
+        taken = await queue.take(GROUP, "two", 1)
+        assert attempts(taken) == [(1, 2)]
+        await queue.nack(GROUP, places(taken)[0])
+        assert attempts(await queue.take(GROUP, "two", 1)) == [(1, 3)]
+
     async def test_a_nack_of_what_is_done_is_nothing(self, log: MessageLog, queue: WorkQueue) -> None:
         await log.append(records(1))
         await queue.create(GROUP, [(P0, BEGINNING)])

@@ -63,8 +63,10 @@ class WorkQueue(Protocol):
         """Mark entries done. Returns how many were pending."""
         ...
 
-    async def nack(self, group: str, delivery: tuple[Partition, Position], delay: int = 0) -> None:
-        """Give an entry back, to be handed out again after ``delay`` ms."""
+    async def nack(
+        self, group: str, delivery: tuple[Partition, Position], delay: int = 0, counted: bool = True
+    ) -> None:
+        """Give an entry back, to be handed out again after ``delay`` ms; as the same attempt unless ``counted``."""
         ...
 
     async def extend(self, group: str, consumer: str, delivery: tuple[Partition, Position], visibility: int) -> bool:
