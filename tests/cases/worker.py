@@ -1,6 +1,6 @@
 """A consumer in a process of its own, member of a group, that dies when the test wants it to.
 
-    python -m tests.cases.worker URL GROUP SINK [DIE_AFTER]
+    python -m tests.cases.worker URL FILTER GROUP SINK [DIE_AFTER]
 
 It writes each message into SINK, a SQLite file keyed by message id, and acknowledges it. A payload with the key
 ``poison`` ends the process at once; ``DIE_AFTER``: kill -9 after so many writes, right before the acknowledgement.
@@ -19,14 +19,12 @@ import orjson
 
 import iotsphere
 
-FILTER = "iotsphere/devices/+/telemetry/#"
 
-
-async def work(url: str, group: str, sink: sqlite3.Connection, die_after: int) -> None:
+async def work(url: str, wanted: str, group: str, sink: sqlite3.Connection, die_after: int) -> None:
     written = 0
     async with (
         iotsphere.connect(url, token=os.environ["TOKEN"]) as broker,
-        broker.subscribe(FILTER, group=group, from_="earliest") as deliveries,
+        broker.subscribe(wanted, group=group, from_="earliest") as deliveries,
     ):
         async for delivery in deliveries:
             payload = orjson.loads(delivery.message.payload)
@@ -54,4 +52,5 @@ def open_sink(path: str) -> sqlite3.Connection:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], sys.argv[2], open_sink(sys.argv[3]), int((*sys.argv, "0", "0")[4])))
+    url, wanted, group, path, *rest = sys.argv[1:]
+    asyncio.run(work(url, wanted, group, open_sink(path), int(rest[0]) if rest else 0))
