@@ -1,8 +1,8 @@
 """Simulated weather stations for the demo: real MQTT clients that replay measured temperatures.
 
 The data are hourly temperatures of San Francisco and Seattle in 2010 (NOAA, public domain) as the package
-`vega_datasets` ships them; one hour passes each second. One station has a loose wire and now and then sends a value
-with a decimal comma, so that there is a dead letter to look at.
+`vega_datasets` ships them; one hour passes each second. One station of each city has a loose wire and now and then
+sends a value with a decimal comma, so that there is a dead letter to look at.
 """
 
 from __future__ import annotations

@@ -139,6 +139,8 @@ class Devices:
 
     def _new_secret(self, domain: str, device_id: str, registered_at: int, since: int) -> tuple[str, bytes]:
         secret = secrets.token_urlsafe(SECRET_BYTES)
+        while secret.startswith("-"):  # command lines would take it for an option
+            secret = secrets.token_urlsafe(SECRET_BYTES)
         value = {"registeredAt": registered_at, "since": since, "digest": self._digest(domain, device_id, secret)}
         return secret, json.dumps(value).encode()
 

@@ -157,6 +157,7 @@ class App:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / ENDPOINTS_FILE
         draft = folder / f".{ENDPOINTS_FILE}.{os.getpid()}"
+        draft.touch(mode=0o600)
         draft.write_text(json.dumps({**self.endpoints, "pid": os.getpid()}))
         draft.replace(path)
 

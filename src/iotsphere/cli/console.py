@@ -69,7 +69,8 @@ def gateway_of(data: Path | None, url: str | None, token: str | None, door: str)
         known = read_endpoints(settings.data)
         if known is None or door not in known:
             raise Unavailable(
-                f"no running gateway uses {settings.data}; start one with: iotsphere up, or name it with --url and --token"
+                f"no running gateway uses {settings.data.resolve()}; start one with: iotsphere up, name its data folder "
+                "with --data or IOTSPHERE_DATA, or name the gateway with --url and --token"
             )
         url = str(known[door])
     if token is None:

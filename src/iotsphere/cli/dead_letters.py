@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Annotated
 
@@ -30,8 +31,10 @@ def letters_list(
 
 @app.command("show")
 def letters_show(letter_id: str, data: Data = None, url: Url = None, token: Token = None) -> None:
-    """Show one refused message with its reason and first bytes."""
-    print(json.dumps(http_of(data, url, token)("GET", f"{API}/dead-letters/{letter_id}"), indent=2))
+    """Show one refused message with its reason and first bytes (``raw``: base64; ``text``: the same, where it is text)."""
+    letter = http_of(data, url, token)("GET", f"{API}/dead-letters/{letter_id}")
+    text = base64.b64decode(letter["raw"] or "").decode("utf-8", "backslashreplace")
+    print(json.dumps({**letter, "text": text}, indent=2))
 
 
 @app.command("redrive")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from ..settings import Settings
 from ..use_cases.tokens import operator
-from .console import AsJson, Data, LogUrl, out, run, settings_of
+from .console import AsJson, Data, LogUrl, err, out, run, settings_of
 
 app = typer.Typer(no_args_is_help=True, help="Admit, list and remove devices.")
 
@@ -21,18 +23,10 @@ def device_add(device_id: str, data: Data = None, log: LogUrl = None, as_json: A
     async def work() -> Any:
         from ..app import registers
 
-        async with registers(settings_of(data=data, log=log)) as box:
+        async with registers(_place(data, log)) as box:
             return await box.devices().register(_domain(), device_id)
 
-    made = run(work())
-    shown = {"device_id": made.device_id, "username": made.username, "password": made.password}
-    if as_json:
-        print(json.dumps(shown))
-    else:
-        out.print(
-            f"device   {escape(made.device_id)}\nusername {escape(made.username)}\npassword {escape(made.password)}",
-            highlight=False,
-        )
+    _show(run(work()), as_json)
 
 
 @app.command("list")
@@ -43,7 +37,7 @@ def device_list(data: Data = None, log: LogUrl = None, as_json: AsJson = False) 
         found: list[Any] = []
         from ..app import registers
 
-        async with registers(settings_of(data=data, log=log)) as box:
+        async with registers(_place(data, log)) as box:
             while page := await box.devices().list(_domain(), found[-1].device_id if found else "", 1_000):
                 found.extend(page)
         return found
@@ -63,7 +57,7 @@ def device_remove(device_id: str, data: Data = None, log: LogUrl = None, as_json
     async def work() -> None:
         from ..app import registers
 
-        async with registers(settings_of(data=data, log=log)) as box:
+        async with registers(_place(data, log)) as box:
             await box.devices().remove(_domain(), device_id)
 
     run(work())
@@ -83,7 +77,7 @@ def token(
     async def work() -> Any:
         from ..app import registers
 
-        async with registers(settings_of(data=data, log=log)) as box:
+        async with registers(_place(data, log)) as box:
             return box.tokens().issue(operator(_domain()), subject, grant, (), int(hours * 3600))
 
     issued = run(work())
@@ -100,6 +94,42 @@ def token(
         )
     else:
         print(issued.token)
+
+
+@app.command("rotate")
+def device_rotate(device_id: str, data: Data = None, log: LogUrl = None, as_json: AsJson = False) -> None:
+    """Give a device a new password; the old one ends at once.  Example:  iotsphere device rotate sensor-7"""
+
+    async def work() -> Any:
+        from ..app import registers
+
+        async with registers(_place(data, log)) as box:
+            return await box.devices().rotate(_domain(), device_id)
+
+    _show(run(work()), as_json)
+
+
+def _show(made: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"device_id": made.device_id, "username": made.username, "password": made.password}))
+    else:
+        out.print(
+            f"device   {escape(made.device_id)}\nusername {escape(made.username)}\npassword {escape(made.password)}",
+            highlight=False,
+        )
+
+
+def _place(data: Path | None, log: str | None) -> Settings:
+    """The settings; says so when they name a folder that no gateway has used, since its secrets will be new."""
+    settings = settings_of(data=data, log=log)
+    if not settings.secrets_file.exists():
+        err.print(
+            f"{settings.data.resolve()} is new: only a gateway on this folder will know this; "
+            "name another one with --data or IOTSPHERE_DATA",
+            style="yellow",
+            highlight=False,
+        )
+    return settings
 
 
 def _domain() -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from .console import API, AsJson, Data, Token, Url, err, gateway_of, harmless, http_of, out, run
 
+ALWAYS: Final = ("accepted", "applied", "pending", "imbalance")
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")
 
 
@@ -85,12 +86,13 @@ def ledger(data: Data = None, url: Url = None, token: Token = None, as_json: AsJ
         print(json.dumps(answer))
         return
     rows = [row for row in answer["readers"] if row["accepted"]]
+    shown = [name for name in COLUMNS if name in ALWAYS or any(row[name] for row in rows)]
     table = Table(box=None, pad_edge=False)
-    table.add_column("reader / channel", overflow="fold")
-    for name in COLUMNS:
+    table.add_column("reader / channel", overflow="fold", min_width=16)
+    for name in shown:
         table.add_column(name.replace("_", "-"), justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(f"{row['reader']} / {row['channel']}", *(str(row[name]) for name in COLUMNS))
+        table.add_row(f"{row['reader']} / {row['channel']}", *(str(row[name]) for name in shown))
     out.print(table)
     quiet = len(answer["readers"]) - len(rows)
     out.print(f"{quiet} more with nothing to read" if quiet else "", style="dim")

@@ -72,6 +72,8 @@ async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_js
         else:
             _welcome(gateway, token, sample)
         await gateway.stopped.wait()
+        if not as_json:
+            out.print("Stopping; what was accepted is kept.")
     if gateway.failure is not None:
         raise Unavailable(f"the gateway stopped by itself: {gateway.failure}; see the log lines above")
 
@@ -98,10 +100,17 @@ def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
             soft_wrap=True,
         )
     out.print(
-        f"Listen:    iotsphere tail 'iotsphere/devices/+/telemetry/#' --from latest{folder}",
+        f"Listen:   iotsphere tail 'iotsphere/devices/+/telemetry/#' --from latest{folder}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
+    if sample is not None:
+        out.print(
+            "Refused:  iotsphere dead-letters list     (one station of each city has a loose wire)",
+            markup=False,
+            highlight=False,
+        )
+    out.print("Proof:    iotsphere ledger", markup=False, highlight=False)
     out.print(f"Operator token (30 days): {token}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()
