@@ -28,6 +28,15 @@ def load_or_create(path: Path) -> Secrets:
 
     Raises RequestInvalid when others may read it, or when it is not what we wrote.
     """
+    try:
+        return _load_or_create(path)
+    except OSError as error:
+        raise RequestInvalid(
+            f"cannot keep secrets in {path}: {error.strerror}; name a folder that can be written with --data"
+        ) from error
+
+
+def _load_or_create(path: Path) -> Secrets:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = {name: secrets.token_hex(BYTES) for name in Secrets._fields}

@@ -6,15 +6,18 @@ could lose: accepted = applied + superseded + expired + dead-lettered + lost + p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..entities.position import Partition
 from ..entities.principal import OPERATOR, Principal
 from ..entities.topic import CHANNELS
 from .dead_letters import DeadLetters
+from .ports.documents import Documents
 from .ports.message_log import MessageLog, Tally
 from .ports.work_queue import Backlog, WorkQueue
+from .work import BURIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class ChannelAccount:
 class ReaderAccount:
     """What became of the messages of one channel that were accepted since a reader began.
 
-    ``kind``: ``reader`` (ordered) or ``group`` (a work queue, where ``dead_lettered`` is within ``applied``).
+    ``kind``: ``reader`` (ordered) or ``group`` (a work queue).
     """
 
     reader: str
@@ -70,9 +73,10 @@ class LedgerReport:
 class Ledger:
     """Draws up the accounts; safe to ask at any time, also under load."""
 
-    def __init__(self, log: MessageLog, queue: WorkQueue, dead_letters: DeadLetters) -> None:
+    def __init__(self, log: MessageLog, queue: WorkQueue, documents: Documents, dead_letters: DeadLetters) -> None:
         self._log = log
         self._queue = queue
+        self._documents = documents
         self._dead_letters = dead_letters
 
     async def __call__(self, principal: Principal) -> LedgerReport:
@@ -139,7 +143,24 @@ class Ledger:
                 known.lost + part.lost,
                 known.pending + part.waiting + part.pending,
             )
-        return [accounts[channel] for channel in sorted(accounts)]
+        buried = await self._buried(group)
+        return [
+            replace(
+                accounts[channel],
+                applied=accounts[channel].applied - buried[channel],
+                dead_lettered=accounts[channel].dead_lettered + buried[channel],
+            )
+            for channel in sorted(accounts)
+        ]
+
+    async def _buried(self, group: str) -> Counter[str]:
+        """How many messages the group gave up, per channel; the queue itself counts them as acknowledged."""
+        found: Counter[str] = Counter()
+        after = ""
+        while page := await self._documents.scan(BURIED, f"{group}/", after):
+            found.update(document.key.rpartition("/")[2].partition(".")[0] for document in page)
+            after = page[-1].key
+        return found
 
     async def _end(self, partition: Partition) -> int:
         return (await self._log.bounds(partition)).last.offset

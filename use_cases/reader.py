@@ -224,7 +224,7 @@ class Reader:
             for partition, entries in by_partition.items():
                 sent = {entry.record.topic: self.stale.pop(entry.record.topic) for entry in entries}
                 if not self._flow.offer(self, Batch(partition, entries, self._feed.positions[partition], values=True)):
-                    self.stale.update(sent)
+                    self.stale = {**sent, **self.stale}  # first in turn, or others would take its tokens for ever
                     await self._until_room()
                     break
         self.held = None

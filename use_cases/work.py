@@ -25,6 +25,7 @@ from .ports.work_queue import Delivery, WorkQueue
 from .publish import MessagePublishUseCase
 
 COLLECTION: Final = "groups"
+BURIED: Final = "buried"
 IDLE_POLL_S: Final = 0.5
 LONE_ATTEMPT: Final = 3
 
@@ -146,6 +147,7 @@ class WorkQueueUseCase:
                     passed.append((delivery.partition, entry.position))
                 elif delivery.attempt > settings.max_attempts:
                     await self._publish([self._bury(delivery, settings.max_attempts)])
+                    await self._documents.put(BURIED, f"{group}/{token_of(delivery)}", b"{}")  # for the ledger
                     self.dead_lettered += 1
                     passed.append((delivery.partition, entry.position))
                 else:

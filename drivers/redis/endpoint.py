@@ -22,7 +22,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from ...entities.errors import DurabilityTooWeak, IotSphereError, LogFull, LogUnavailable
+from ...entities.errors import DurabilityTooWeak, IotSphereError, LogFull, LogUnavailable, RequestInvalid
 from . import durability as levels
 from .options import RedisOptions
 
@@ -74,7 +74,10 @@ class Endpoint:
     """Where the server is, and what must hold of it before a connection is used."""
 
     def __init__(self, url: str, durability: str, options: RedisOptions) -> None:
-        settings = cast(dict[str, Any], parse_url(url))
+        try:
+            settings = cast(dict[str, Any], parse_url(url))
+        except ValueError as error:
+            raise RequestInvalid("the log's address is no Redis URL; write redis://HOST:PORT/DB") from error
         self._kind = cast(Callable[..., Wire], settings.pop("connection_class", Connection))
         settings.pop("max_connections", None)
         self._settings = {

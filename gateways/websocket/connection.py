@@ -120,8 +120,10 @@ class Client:
     def _flush(self) -> None:
         was_full = self._unsent > self._limits.outbox_bytes
         self._unsent = 0
-        if not self.connection.transport.is_closing():
-            self.connection.transport.write(b"".join(self.connection.protocol.data_to_send()))
+        connection = self.connection
+        # Once the close handshake has begun, the library has written everything itself, and maybe closed its half.
+        if connection.protocol.state is State.OPEN and not connection.transport.is_closing():
+            connection.transport.write(b"".join(connection.protocol.data_to_send()))
         if was_full and not self.full:
             self.session.has_room()
 

@@ -154,12 +154,17 @@ class App:
 
     def _write_endpoints(self) -> None:
         folder = self.settings.data
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / ENDPOINTS_FILE
         draft = folder / f".{ENDPOINTS_FILE}.{os.getpid()}"
-        draft.touch(mode=0o600)
-        draft.write_text(json.dumps({**self.endpoints, "pid": os.getpid()}))
-        draft.replace(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft.touch(mode=0o600)
+            draft.write_text(json.dumps({**self.endpoints, "pid": os.getpid()}))
+            draft.replace(path)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write to {folder}: {error.strerror}; make room, or choose another --data"
+            ) from error
 
         def remove() -> None:
             known = read_endpoints(folder)

@@ -281,7 +281,7 @@ class Container(containers.DeclarativeContainer):
     letter_format = providers.Singleton(DeadLetterFormat, edge)
     dead_letters = providers.Singleton(DeadLetters, log, documents, publish, letter_format, clock)
     history = providers.Singleton(History, log, last_values)
-    ledger = providers.Singleton(Ledger, log, queue, dead_letters)
+    ledger = providers.Singleton(Ledger, log, queue, documents, dead_letters)
     trace = providers.Singleton(Trace, log, dead_letters)
     http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
     websocket_gateway: providers.Provider[Any] = providers.Singleton(_websocket, client_use_cases, settings)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROLES: Final = ("ingress", "websocket", "api")
@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     trust_log_server: bool = Field(
         default=False, description="Accept a log server that does not let its durability be checked"
     )
-    domains: tuple[str, ...] = Field(
+    domains: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")], ...] = Field(
         default=("iotsphere",), min_length=1, description="The tenants of this gateway; the first one is the operator's"
     )
     secrets: Path | None = Field(
@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     outbox_bytes: int = Field(
         default=1024 * 1024, ge=64 * 1024, description="Bytes that may wait for one slow client before it reads the log"
     )
-    messages_per_second: float = Field(default=5_000, gt=0, description="Messages a second that one client may publish")
+    messages_per_second: float = Field(default=5_000, ge=1, description="Messages a second that one client may publish")
     bytes_per_second: float = Field(
         default=16 * 1024 * 1024, gt=0, description="Payload bytes a second that one client may publish"
     )
@@ -73,15 +73,29 @@ class Settings(BaseSettings):
     websocket_origins: tuple[str, ...] = Field(
         default=(), description="Origins of web pages that may connect; empty = any (a token is needed all the same)"
     )
-    retention_days: float = Field(default=7, gt=0, description="Days that messages are kept at least for their readers")
-    retention_gib: float = Field(default=1, gt=0, description="GiB per partition past which messages may go")
-    hard_cap_days: float = Field(default=30, gt=0, description="Days past which messages go even if a reader lags")
-    hard_cap_gib: float = Field(default=4, gt=0, description="GiB per partition past which messages go in any case")
+    retention_days: float = Field(
+        default=7, gt=0, le=36_500, description="Days that messages are kept at least for their readers"
+    )
+    retention_gib: float = Field(
+        default=1, gt=0, le=1_000_000, description="GiB per partition past which messages may go"
+    )
+    hard_cap_days: float = Field(
+        default=30, gt=0, le=36_500, description="Days past which messages go even if a reader lags"
+    )
+    hard_cap_gib: float = Field(
+        default=4, gt=0, le=1_000_000, description="GiB per partition past which messages go in any case"
+    )
     visibility_seconds: float = Field(
         default=30, gt=0, description="Seconds until an unacknowledged delivery of a group goes to another member"
     )
     max_attempts: int = Field(default=5, ge=1, description="Deliveries after which a message is poison")
     drain_seconds: float = Field(default=8, gt=0, le=60, description="Seconds for a graceful stop")
+
+    @model_validator(mode="after")
+    def _caps_lie_above(self) -> Self:
+        if self.hard_cap_days < self.retention_days or self.hard_cap_gib < self.retention_gib:
+            raise ValueError("a hard cap must not be below its retention: past it messages go even if a reader lags")
+        return self
 
     @property
     def secrets_file(self) -> Path:

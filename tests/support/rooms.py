@@ -45,7 +45,7 @@ class Rooms(Identity):
         self.feed = Feed(self.log, self.last_values, clock)
         self.history = History(self.log, self.last_values)
         self.dead_letters = DeadLetters(self.log, self.documents, self.publish, DeadLetterFormat(self.edge), clock)
-        self.ledger = Ledger(self.log, self.queue, self.dead_letters)
+        self.ledger = Ledger(self.log, self.queue, self.documents, self.dead_letters)
         self.trace = Trace(self.log, self.dead_letters)
         self.bury = poison_letters(self.edge, clock)
         self.rates = RateLimit(Rate(), Rate())

@@ -112,7 +112,7 @@ async def test_a_queue_whose_driver_knows_its_start_is_checked_against_the_log(
     # Ten are in the log when its end is first looked at, eleven after the second look at the queue.
     place: Partition = said[0].record.partition
     backlog = Backlog(place, waiting, 1, 2, 0, start=2)
-    ledger = Ledger(rooms.log, _Queue(rooms, backlog), rooms.dead_letters)  # type: ignore[arg-type]  # two of its methods
+    ledger = Ledger(rooms.log, _Queue(rooms, backlog), rooms.documents, rooms.dead_letters)  # type: ignore[arg-type]  # two of its methods
     report = await ledger.of_domain("iotsphere")
     assert account(report, "iotsphere/workers", "telemetry").imbalance == imbalance
 

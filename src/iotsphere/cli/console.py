@@ -51,7 +51,8 @@ def settings_of(**given: object) -> Settings:
         return Settings.model_validate({name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise RequestInvalid(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        where = ".".join(map(str, first["loc"])) or "settings"
+        raise RequestInvalid(f"{where}: {first['msg']}") from error
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
