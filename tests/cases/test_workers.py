@@ -154,6 +154,7 @@ async def test_case_b14_a_message_that_kills_its_worker_ends_in_the_dead_letters
     (letter,) = await group.letters()
     assert (letter.reason, letter.raw) == ("poison", b'{"poison":1}')
     assert (letter.facts["message_id"], letter.facts["attempts"]) == (poison["messageId"], ATTEMPTS)
+    assert (account["applied"], account["dead_lettered"]) == (150, 1)
     assert (account["lost"], account["pending"]) == (0, 0)
 
 
