@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..entities.errors import Forbidden
 from ..entities.position import Partition, Position
 from ..entities.principal import Principal
 from ..entities.subscription import Subscription
@@ -22,18 +21,9 @@ class MessageSubscriptionUseCase:
         self._feed = feed
         self._flow = flow
 
-    def authorise(self, principal: Principal, subscription: Subscription) -> None:
-        """Raise Forbidden for the first filter that no single grant covers."""
-        for wanted in subscription.filters:
-            if not principal.may_all("subscribe", wanted):
-                raise Forbidden(
-                    f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants",
-                    filter=wanted.text,
-                )
-
     async def __call__(self, principal: Principal, subscription: Subscription, sink: Sink) -> Reader:
         """Open a subscription; the sink may be called before this returns. Raises Forbidden and LogUnavailable."""
-        self.authorise(principal, subscription)
+        principal.require("subscribe", subscription.filters)
         reader = Reader(subscription, sink, self._feed, self._log, self._flow)
         try:
             match subscription.start.at:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..entities.errors import Conflict, Forbidden, RequestInvalid
+from ..entities.errors import Conflict, RequestInvalid
 from ..entities.message import Entry, Record
 from ..entities.position import Partition, Position
 from ..entities.principal import Principal
@@ -100,11 +100,7 @@ class WorkQueueUseCase:
 
     async def __call__(self, principal: Principal, name: str, subscription: Subscription) -> Member:
         """Join the group, making it where missing. Raises Forbidden, and Conflict when it has other filters."""
-        for wanted in subscription.filters:
-            if not principal.may_all("subscribe", wanted):
-                raise Forbidden(
-                    f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants"
-                )
+        principal.require("subscribe", subscription.filters)
         group = f"{principal.domain}/{name}"
         filters = sorted({wanted.text for wanted in subscription.filters})
         known = await self._documents.get(COLLECTION, group)

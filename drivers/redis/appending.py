@@ -143,7 +143,7 @@ class Appender:
         failed: list[tuple[Chunk, RedisError]] = []
         for chunk, reply in zip(flight, replies, strict=False):
             if reply == b"order":
-                reply = RedisError("the call before this one failed")  # noqa: PLW2901
+                reply = RedisError("the call before this one failed")  # noqa: PLW2901 - what the script says, as an error
             if isinstance(reply, RedisError):
                 failed.append((chunk, reply))
                 chunk.shelf.number = min(chunk.shelf.number, chunk.number - 1)
