@@ -49,7 +49,7 @@ def modules(*folders: str) -> list[Path]:
 
 
 def composing() -> list[Path]:
-    return sorted(PACKAGE.glob("*.py"))
+    return sorted(path for part in (PACKAGE, PACKAGE / "cli", PACKAGE / "containers") for path in part.glob("*.py"))
 
 
 def relative(path: Path) -> str:
@@ -272,7 +272,7 @@ def test_wheel_from_the_sdist_holds_every_module(shipped: Path) -> None:
     (wheel,) = shipped.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"iotsphere/{relative(path)}" for path in modules(*LAYERS)}
-    expected |= {f"iotsphere/{path.name}" for path in composing()} | {"iotsphere/py.typed"}
+    expected |= {f"iotsphere/{path.relative_to(PACKAGE).as_posix()}" for path in composing()} | {"iotsphere/py.typed"}
     data = {path for layer in LAYERS for path in (ROOT / layer).rglob("*") if path.is_file()}
     expected |= {f"iotsphere/{relative(path)}" for path in data if "__pycache__" not in path.parts}
     assert expected <= held, sorted(expected - held)

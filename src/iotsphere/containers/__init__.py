@@ -1,0 +1,96 @@
+"""All wiring in one place: which driver answers which port, and which door leads to which use case."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from dependency_injector import containers, providers
+
+from ..adapters.client_use_cases import ClientUseCases
+from ..adapters.http.publishing import HttpPublishing
+from ..adapters.poison import poison_letters
+from ..adapters.redrive import DeadLetterFormat
+from ..adapters.values import pack_values, unpack_values
+from ..drivers.clock import SystemClock
+from ..drivers.secrets import Secrets
+from ..settings import Settings
+from ..use_cases.authenticate import Authenticate
+from ..use_cases.dead_letters import DeadLetters
+from ..use_cases.feed import Feed
+from ..use_cases.flow_control import MessageFlowControlUseCase
+from ..use_cases.history import History
+from ..use_cases.last_values import LastValues
+from ..use_cases.ledger import Ledger
+from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.retention import RetentionUseCase
+from ..use_cases.revocations import Revocations
+from ..use_cases.subscribe import MessageSubscriptionUseCase
+from ..use_cases.tokens import Tokens
+from ..use_cases.trace import Trace
+from ..use_cases.work import WorkQueueUseCase, WorkStores
+from . import doors, parts, stores
+
+
+class Container(containers.DeclarativeContainer):
+    """One gateway's objects; drivers are context managers that app.py enters."""
+
+    settings = providers.Dependency(instance_of=Settings)
+    secrets = providers.Dependency(instance_of=Secrets)
+    kind = providers.Callable(stores.kind_of, settings)
+    channels = providers.Singleton(parts.channels_of, settings)
+
+    clock = providers.Singleton(SystemClock)
+    stores_of = providers.Selector(
+        kind,
+        memory=providers.Singleton(stores.memory_stores, settings, clock),
+        sqlite=providers.Singleton(stores.sqlite_stores, settings, clock),
+        redis=providers.Singleton(stores.redis_stores, settings, clock),
+    )
+    log: providers.Provider[Any] = providers.Callable(attrgetter("log"), stores_of)
+    queue: providers.Provider[Any] = providers.Callable(attrgetter("queue"), stores_of)
+    documents: providers.Provider[Any] = providers.Callable(attrgetter("documents"), stores_of)
+
+    edge = providers.Singleton(parts.edge_of, clock, log)
+    publish = providers.Singleton(MessagePublishUseCase, log)
+    last_values = providers.Singleton(LastValues, documents, pack_values, unpack_values)
+    feed = providers.Singleton(Feed, log, last_values, clock)
+    flow = providers.Singleton(MessageFlowControlUseCase)
+    subscribe = providers.Singleton(MessageSubscriptionUseCase, log, feed, flow)
+    work_stores = providers.Singleton(WorkStores, log, queue, documents)
+    bury = providers.Singleton(poison_letters, edge, clock)
+    work_settings = providers.Singleton(parts.work_settings_of, settings)
+    work = providers.Singleton(WorkQueueUseCase, work_stores, feed, publish, bury, work_settings)
+    announce = providers.Singleton(parts.announce_of, edge, publish, clock)
+    retention = providers.Singleton(RetentionUseCase, log, clock, channels, announce)
+
+    revocations = providers.Singleton(Revocations, documents, clock)
+    access_tokens = providers.Singleton(parts.tokens_of, secrets, clock, settings)
+    devices = providers.Singleton(parts.devices_of, documents, revocations, clock, secrets)
+    tokens = providers.Singleton(Tokens, access_tokens, revocations, clock)
+    authenticate = providers.Singleton(Authenticate, devices, access_tokens, revocations)
+    rates = providers.Singleton(parts.rates_of, settings)
+
+    delivery = providers.Singleton(parts.delivery_of, feed, secrets)
+    client_use_cases = providers.Singleton(
+        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock, rates
+    )
+
+    letter_format = providers.Singleton(DeadLetterFormat, edge)
+    dead_letters = providers.Singleton(DeadLetters, log, documents, publish, letter_format, clock)
+    history = providers.Singleton(History, log, last_values)
+    ledger = providers.Singleton(Ledger, log, queue, documents, dead_letters)
+    trace = providers.Singleton(Trace, log, dead_letters)
+    http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
+    websocket_gateway: providers.Provider[Any] = providers.Singleton(doors.websocket_door, client_use_cases, settings)
+    measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
+    here: providers.Self[Any] = providers.Self()
+    sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)
+    presence = providers.Singleton(parts.presence_of, documents, publish, edge, clock, settings)
+    mqtt_gateway: providers.Provider[Any] = providers.Singleton(doors.mqtt_door, here)
+    http_gateway: providers.Provider[Any] = providers.Singleton(doors.http_door, here)
+
+
+def make_container(settings: Settings, secrets: Secrets) -> Container:
+    """The objects of one gateway."""
+    return Container(settings=providers.Object(settings), secrets=providers.Object(secrets))
