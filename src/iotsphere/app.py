@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 import structlog
 
 from .containers import Container, make_container
 from .drivers.secrets import Secrets, load_or_create
-from .entities.errors import Conflict, RequestInvalid, Unavailable
+from .endpoints import parse_address, shown, write_endpoints
+from .entities.errors import RequestInvalid, Unavailable
 from .entities.principal import Principal
 from .settings import ROLES, Settings
 from .use_cases.tokens import operator
@@ -29,7 +26,6 @@ logger = structlog.get_logger("iotsphere.app")
 REFRESH_EVERY_S: Final = 2.0
 GC_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of messages is many short-lived tuples, and no cycles
 OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
-ENDPOINTS_FILE: Final = "endpoints.json"
 
 
 class Door(Protocol):
@@ -48,19 +44,6 @@ class Door(Protocol):
         ...
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT taken apart; ``[::1]:80`` for IPv6. Raises RequestInvalid."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise RequestInvalid(f"{text!a} is no address: write HOST:PORT, such as 127.0.0.1:1883 (port 0 = any free one)")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class App:
     """One process with the doors of its roles. Use it as an async context manager, then wait for ``stopped``."""
 
@@ -73,7 +56,6 @@ class App:
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._demo: list[asyncio.Task[None]] = []
         self._doors: dict[str, Door] = {}
 
     @property
@@ -113,7 +95,7 @@ class App:
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
-            self._write_endpoints()
+            self._stack.callback(write_endpoints(self.settings.data, self.endpoints))
 
     async def open_stores(self) -> None:
         """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
@@ -150,60 +132,7 @@ class App:
             ) from error
         self._doors[role] = door
         self._stack.push_async_callback(door.close)
-        self.endpoints[name] = form.format(_shown(bound))
-
-    def _write_endpoints(self) -> None:
-        folder = self.settings.data
-        path = folder / ENDPOINTS_FILE
-        draft = folder / f".{ENDPOINTS_FILE}.{os.getpid()}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft.touch(mode=0o600)
-            draft.write_text(json.dumps({**self.endpoints, "pid": os.getpid()}))
-            draft.replace(path)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot write to {folder}: {error.strerror}; make room, or choose another --data"
-            ) from error
-
-        def remove() -> None:
-            known = read_endpoints(folder)
-            if known is not None and known.get("pid") == os.getpid():
-                path.unlink(missing_ok=True)
-
-        self._stack.callback(remove)
-
-    async def start_demo(self) -> dict[str, str]:
-        """Start the simulated stations; returns the credentials of a further device for the user to play with."""
-        from .drivers import simulated_devices as demo
-
-        domain = self.settings.domains[0]
-        host, port = parse_address(self.endpoints["mqtt"])
-        for device_id in demo.station_ids():
-            station = await self._demo_device(device_id)
-            readings = demo.readings_of(device_id)
-            run = partial(demo.run_station, host, port, demo.Station(**station, readings=readings), domain)
-            self._demo.append(asyncio.get_running_loop().create_task(run(), name=device_id))
-        return await self._demo_device("my-device")
-
-    async def _demo_device(self, device_id: str) -> dict[str, str]:
-        """A device whose credentials are remembered in the data folder, so that a restart does not lock it out."""
-        path = self.settings.data / "demo" / f"{device_id}.json"
-        domain = self.settings.domains[0]
-        devices = self.container.devices()
-        if path.exists():
-            known: dict[str, str] = json.loads(path.read_text())
-            if await devices.verify(known["username"], known["password"]) is not None:
-                return known
-        try:
-            made = await devices.register(domain, device_id)
-        except Conflict:
-            made = await devices.rotate(domain, device_id)
-        known = {"device_id": made.device_id, "username": made.username, "password": made.password}
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(known))
-        return known
+        self.endpoints[name] = form.format(shown(bound))
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -244,10 +173,6 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for station in self._demo:
-            station.cancel()
-        if self._demo:
-            await asyncio.wait(self._demo)
         try:
             await self._drain()
         finally:
@@ -288,13 +213,3 @@ async def registers(settings: Settings) -> AsyncIterator[Container]:
                 await stack.enter_async_context(driver)
         await box.authenticate().refresh()
         yield box
-
-
-def read_endpoints(data: Path) -> Mapping[str, Any] | None:
-    """Where the gateway that uses this data folder listens; None when none runs."""
-    try:
-        known: Mapping[str, Any] = json.loads((data / ENDPOINTS_FILE).read_text())
-        os.kill(int(known["pid"]), 0)
-    except (OSError, ValueError, KeyError):
-        return None
-    return known

@@ -63,7 +63,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def gateway_of(data: Path | None, url: str | None, token: str | None, door: str) -> tuple[str, str]:
     """URL and token for a command that talks to a running gateway. Raises Unavailable when none runs."""
-    from ..app import App, read_endpoints
+    from ..app import App
+    from ..endpoints import read_endpoints
 
     settings = settings_of(data=data)
     if url is None:

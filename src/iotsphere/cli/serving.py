@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import typer
@@ -62,9 +63,14 @@ def _serve(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool
 async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool) -> None:
     from ..app import App
 
-    async with App(settings, roles) as gateway:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(App(settings, roles))
         gateway.stop_on_signals()
-        sample = await gateway.start_demo() if demo else None
+        sample = None
+        if demo:
+            from ..demo import demonstration
+
+            sample = await stack.enter_async_context(demonstration(gateway))
         token = gateway.operator_token()
         if as_json:
             line = {**gateway.endpoints, "data": str(settings.data), "token": token}
