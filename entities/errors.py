@@ -12,12 +12,15 @@ IotSphereError
 │   ├── CursorInvalid          cursor_invalid
 │   ├── UnknownDomain          unknown_domain
 │   └── Conflict               conflict
+│       └── VersionConflict    version_conflict (the facts hold the version and the state that are there)
 ├── Limited                    too much or too fast; retry later
 │   ├── RateLimited            rate_limited
 │   └── TooManyConnections     too_many_connections
 ├── MessagesMissed             messages_missed (a reader cannot get some messages any more; reading on is possible)
 └── Unavailable                something below is down, full or being restarted; retry
     ├── LogUnavailable         log_unavailable
+    ├── DatabaseUnavailable    database_unavailable
+    ├── ChangesLost            changes_lost (a change feed cannot go on after its token; begin anew)
     ├── LogFull                log_full
     ├── DurabilityTooWeak      durability_too_weak (start-up; retrying cannot help)
     ├── LeaseHeld              lease_held
@@ -118,6 +121,12 @@ class Conflict(Refused):
     code = "conflict"
 
 
+class VersionConflict(Conflict):
+    """A shadow or another versioned document is at another version than the caller expected."""
+
+    code = "version_conflict"
+
+
 class Limited(IotSphereError):
     """Too much or too fast."""
 
@@ -154,6 +163,19 @@ class LogUnavailable(Unavailable):
     """The log did not answer; what was sent may or may not be in it, and repeating is safe."""
 
     code = "log_unavailable"
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database did not answer; what was written may or may not be in it."""
+
+    code = "database_unavailable"
+
+
+class ChangesLost(Unavailable):
+    """The database no longer knows what changed after this token."""
+
+    code = "changes_lost"
+    retry = False
 
 
 class LogFull(Unavailable):

@@ -2,9 +2,9 @@
 
 Grammar and wildcards follow MQTT 5 section 4.7, narrowed to the product's own space:
 
-    {domain}/devices/{device_id}/shadow/{reported,desired,delta}
+    {domain}/devices/{device_id}/shadow[/{name}]/{reported,desired,delta,document}
     {domain}/devices/{device_id}/telemetry[/{metric}]
-    {domain}/devices/{device_id}/commands/{request,response}
+    {domain}/devices/{device_id}/commands/{request,response,status}
     {domain}/devices/{device_id}/{presence,errors}
     {domain}/devices/batch/{status,alerts}
     {domain}/users/{user_id}/{notifications,preferences}
@@ -32,8 +32,8 @@ _USER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,63}\Z")
 _METRIC = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
-_SHADOW = frozenset(("reported", "desired", "delta"))
-_COMMANDS = frozenset(("request", "response"))
+_SHADOW = frozenset(("reported", "desired", "delta", "document"))
+_COMMANDS = frozenset(("request", "response", "status"))
 _DEVICE_SYSTEM = frozenset(("presence", "errors"))
 _BATCH = frozenset(("status", "alerts"))
 _USERS = frozenset(("notifications", "preferences"))
@@ -62,6 +62,11 @@ def is_device_id(text: str) -> bool:
 def is_user_id(text: str) -> bool:
     """Tell whether the text is a user id."""
     return _USER_ID.match(text) is not None
+
+
+def is_shadow_name(text: str) -> bool:
+    """Tell whether the text names a shadow beside a device's main one."""
+    return _METRIC.match(text) is not None and text not in _SHADOW
 
 
 def is_domain(text: str) -> bool:
@@ -108,8 +113,8 @@ def parse_topic(text: str) -> Topic:
         if channel is None:
             raise _refuse(
                 text,
-                "below a device there are telemetry[/metric], shadow/{reported,desired,delta}, "
-                "commands/{request,response}, presence and errors",
+                "below a device there are telemetry[/metric], shadow[/name]/{reported,desired,delta,document}, "
+                "commands/{request,response,status}, presence and errors",
             )
         return Topic(text, domain, channel, name, name, None)
     if kind == "users":
@@ -131,7 +136,7 @@ def _device_channel(rest: list[str]) -> str | None:
         if len(rest) == 1 or (len(rest) == 2 and _METRIC.match(rest[1])):
             return "telemetry"
     elif first == "shadow":
-        if len(rest) == 2 and rest[1] in _SHADOW:
+        if rest[-1] in _SHADOW and (len(rest) == 2 or (len(rest) == 3 and is_shadow_name(rest[1]))):
             return "shadow"
     elif first == "commands":
         if len(rest) == 2 and rest[1] in _COMMANDS:
@@ -250,6 +255,7 @@ _SPACE: Final[tuple[tuple[str, tuple[_Level, ...]], ...]] = (
     ("telemetry", ("devices", is_device_id, "telemetry")),
     ("telemetry", ("devices", is_device_id, "telemetry", _METRIC.match)),
     ("shadow", ("devices", is_device_id, "shadow", _SHADOW.__contains__)),
+    ("shadow", ("devices", is_device_id, "shadow", is_shadow_name, _SHADOW.__contains__)),
     ("commands", ("devices", is_device_id, "commands", _COMMANDS.__contains__)),
     ("system", ("devices", is_device_id, _DEVICE_SYSTEM.__contains__)),
     ("batch", ("devices", "batch", _BATCH.__contains__)),

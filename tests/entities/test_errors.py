@@ -30,6 +30,9 @@ STABLE = {
     "LogFull": ("log_full", True),
     "DurabilityTooWeak": ("durability_too_weak", False),
     "LeaseHeld": ("lease_held", True),
+    "DatabaseUnavailable": ("database_unavailable", True),
+    "ChangesLost": ("changes_lost", False),
+    "VersionConflict": ("version_conflict", False),
     "Fenced": ("fenced", False),
     "ShuttingDown": ("shutting_down", True),
 }

@@ -59,7 +59,10 @@ def test_channels_are_never_too_many(wanted: TopicFilter) -> None:
 
 def _topics(domain: str, name: str, metric: str) -> list[str]:
     tails = ["telemetry", f"telemetry/{metric}", "presence", "errors", "commands/request", "commands/response"]
-    tails += ["shadow/reported", "shadow/desired", "shadow/delta", "status", "alerts"]
+    tails += ["commands/status", "status", "alerts"]
+    parts = ("reported", "desired", "delta", "document")
+    tails += [f"shadow/{part}" for part in parts]
+    tails += [f"shadow/{metric}/{part}" for part in parts if metric not in parts]
     texts = [f"{domain}/devices/{name}/{tail}" for tail in tails]
     texts += [f"{domain}/users/{name}/notifications", f"{domain}/users/{name}/preferences"]
     texts += [f"{domain}/system/{leaf}" for leaf in ("status", "metrics", "alerts", "dead-letters")]
