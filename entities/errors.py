@@ -20,6 +20,7 @@ IotSphereError
 └── Unavailable                something below is down, full or being restarted; retry
     ├── LogUnavailable         log_unavailable
     ├── DatabaseUnavailable    database_unavailable
+    ├── BrokerUnavailable      broker_unavailable (an external MQTT broker)
     ├── ChangesLost            changes_lost (a change feed cannot go on after its token; begin anew)
     ├── LogFull                log_full
     ├── DurabilityTooWeak      durability_too_weak (start-up; retrying cannot help)
@@ -169,6 +170,12 @@ class DatabaseUnavailable(Unavailable):
     """The database did not answer; what was written may or may not be in it."""
 
     code = "database_unavailable"
+
+
+class BrokerUnavailable(Unavailable):
+    """The external MQTT broker is away, refuses the bridge, or took its session from it."""
+
+    code = "broker_unavailable"
 
 
 class ChangesLost(Unavailable):

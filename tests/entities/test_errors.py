@@ -31,6 +31,7 @@ STABLE = {
     "DurabilityTooWeak": ("durability_too_weak", False),
     "LeaseHeld": ("lease_held", True),
     "DatabaseUnavailable": ("database_unavailable", True),
+    "BrokerUnavailable": ("broker_unavailable", True),
     "ChangesLost": ("changes_lost", False),
     "VersionConflict": ("version_conflict", False),
     "Fenced": ("fenced", False),
