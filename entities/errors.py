@@ -9,6 +9,7 @@ IotSphereError
 │   ├── Forbidden              forbidden
 │   │   └── NotFound           not_found ("not found" and "not allowed" read the same)
 │   ├── RequestInvalid         request_invalid
+│   │   └── CertificateRejected certificate_rejected (a file of certificates that cannot be used)
 │   ├── CursorInvalid          cursor_invalid
 │   ├── UnknownDomain          unknown_domain
 │   └── Conflict               conflict
@@ -102,6 +103,12 @@ class RequestInvalid(Refused):
     """A request that does not follow its protocol."""
 
     code = "request_invalid"
+
+
+class CertificateRejected(RequestInvalid):
+    """A certificate, key or revocation list that cannot be used; the message names the file."""
+
+    code = "certificate_rejected"
 
 
 class CursorInvalid(Refused):

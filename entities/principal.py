@@ -27,6 +27,7 @@ class Principal:
 
     ``name``: the device id, user id or service name. ``expires_at``: ms since 1970, 0 = never. ``token_id``: what
     a revocation names. ``since``: ms; when its credential was issued or checked, so that a later revocation outdates it.
+    ``certificate``: the id of the client certificate that it came with, and with whose revocation it ends.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Principal:
     expires_at: int = 0
     token_id: str = ""
     since: int = 0
+    certificate: str = ""
 
     def may(self, action: str, topic: str) -> bool:
         """Tell whether a grant allows the action on this topic. Never beyond the principal's own domain."""

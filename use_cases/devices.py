@@ -106,6 +106,13 @@ class Devices:
         await self._documents.delete(COLLECTION, f"{domain}/{device_id}")
         await self._documents.delete(NAMES, f"{domain}/{device_id.lower()}")
 
+    async def known(self, domain: str, device_id: str) -> Principal | None:
+        """The principal of a registered device, for whoever has proven by other means to be it."""
+        document = await self._documents.get(COLLECTION, f"{domain}/{device_id}")
+        if document is None:
+            return None
+        return replace(device(domain, device_id), since=int(json.loads(document.value)["since"]))
+
     async def verify(self, username: str, secret: str) -> Principal | None:
         """The device that this user name and secret belong to. Unknown devices take as long as wrong secrets."""
         domain, device_id = split_username(username)

@@ -20,6 +20,7 @@ STABLE = {
     "Forbidden": ("forbidden", False),
     "NotFound": ("not_found", False),
     "RequestInvalid": ("request_invalid", False),
+    "CertificateRejected": ("certificate_rejected", False),
     "CursorInvalid": ("cursor_invalid", False),
     "UnknownDomain": ("unknown_domain", False),
     "Conflict": ("conflict", False),
