@@ -9,64 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..entities.errors import Conflict
 from ..entities.position import Partition, Position
 from ..entities.principal import Principal
-from ..entities.topic import TopicFilter, parse_filter
 from .ports.clock import Clock
 from .ports.documents import Document, Documents
 from .ports.message_log import MessageLog, Tally
+from .session_state import Hold, Kept, Wanted, read, write
 
 COLLECTION: Final = "sessions"
 READERS: Final = "mqtt"
 PAGE: Final = 500
 ATTEMPTS: Final = 5
-
-
-class Wanted(NamedTuple):
-    """One filter of a session. ``since``: it selects only what lies after these positions, where any is given."""
-
-    filter: TopicFilter
-    qos: int = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    identifier: int = 0
-    since: Mapping[Partition, Position] = {}
-
-
-class UnderWay(NamedTuple):
-    """A message that was sent and not acknowledged, with the packet id under which it has to be sent again."""
-
-    packet_id: int
-    partition: Partition
-    position: Position
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What a session holds. ``positions``: committed; ``sent``: how far messages were sent before the goodbye.
-
-    What lies between the two and is not ``under_way`` is with the client already.
-    """
-
-    wanted: tuple[Wanted, ...] = ()
-    positions: Mapping[Partition, Position] = field(default_factory=dict)
-    sent: Mapping[Partition, Position] = field(default_factory=dict)
-    under_way: tuple[UnderWay, ...] = ()
-
-
-@dataclass(slots=True)
-class Hold:
-    """A connection's hold on its session. ``expiry``: seconds that the session outlives it; 0 = not at all."""
-
-    key: str
-    reader: str
-    expiry: int
-    version: int = 0
-    committed: dict[Partition, Position] = field(default_factory=dict)
 
 
 class Sessions:
@@ -92,7 +48,7 @@ class Sessions:
                 document = None
             if document is None and not expiry:
                 return hold, None
-            kept = _read(principal.domain, document.value) if document is not None else None
+            kept = read(principal.domain, document.value) if document is not None else None
             try:
                 await self._put(hold, Kept(kept.wanted) if kept else Kept(), document.version if document else 0)
             except Conflict:
@@ -192,7 +148,7 @@ class Sessions:
         return left_at is not None and left_at + value["expiry"] * 1000 <= self._clock.now()
 
     async def _put(self, hold: Hold, kept: Kept, expected: int, left_at: int | None = None) -> None:
-        value = json.dumps({"node": self._node, "leftAt": left_at, "expiry": hold.expiry, **_write(kept)}).encode()
+        value = json.dumps({"node": self._node, "leftAt": left_at, "expiry": hold.expiry, **write(kept)}).encode()
         hold.version = await self._documents.put(COLLECTION, hold.key, value, expected)
 
     async def _end(self, key: str, reader: str) -> None:
@@ -200,38 +156,3 @@ class Sessions:
         # its place.
         await self._documents.delete(COLLECTION, key)
         await self._log.forget(reader)
-
-
-def _write(kept: Kept) -> dict[str, object]:
-    return {
-        "filters": [
-            [w.filter.text, w.qos, w.no_local, w.retain_as_published, w.identifier, _places(w.since)]
-            for w in kept.wanted
-        ],
-        "sent": _places(kept.sent),
-        "underWay": [[u.packet_id, u.partition.channel, u.partition.number, *u.position] for u in kept.under_way],
-    }
-
-
-def _places(positions: Mapping[Partition, Position]) -> list[list[object]]:
-    return [[p.channel, p.number, *position] for p, position in positions.items()]
-
-
-def _read(domain: str, stored: bytes) -> Kept:
-    value = json.loads(stored)
-    return Kept(
-        tuple(
-            Wanted(parse_filter(text), qos, no_local, as_published, identifier, _positions(domain, since))
-            for text, qos, no_local, as_published, identifier, since in value["filters"]
-        ),
-        {},
-        _positions(domain, value["sent"]),
-        tuple(
-            UnderWay(packet_id, Partition(domain, channel, number), Position(epoch, offset))
-            for packet_id, channel, number, epoch, offset in value["underWay"]
-        ),
-    )
-
-
-def _positions(domain: str, places: Iterable[tuple[str, int, int, int]]) -> dict[Partition, Position]:
-    return {Partition(domain, channel, number): Position(epoch, offset) for channel, number, epoch, offset in places}

@@ -5,33 +5,36 @@ A message that several filters select is sent once, at the highest of their QoS 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from ...entities.message import Entry
 from ...entities.position import Partition, Position
-from ...use_cases.sessions import Wanted
+from ...use_cases.session_state import Wanted
 
 KNOWN_TOPICS: Final = 1_024
 NOWHERE: Final = Position(0, 0)
 
 
 class Plan(NamedTuple):
-    """How a message is sent. ``no_local``: not to the client that published it."""
+    """How a message is sent. ``no_local``: not to the client that published it. ``watched``: somebody follows its fate."""
 
     qos: int
     as_published: bool
     no_local: bool
     identifiers: tuple[int, ...]
+    watched: bool = False
 
 
 class Plans:
     """The filters of one client, with a bounded memory of what they make of each topic.
 
-    ``no_local``: at least one of them does not want what the client publishes itself.
+    ``no_local``: at least one of them does not want what the client publishes itself. ``watched`` tells of a topic
+    whether somebody follows what becomes of its messages; it is asked once per topic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Callable[[str], bool] | None = None) -> None:
+        self._watched = watched
         self.wanted: dict[str, Wanted] = {}
         self.no_local = False
         self._plans: dict[str, Plan | None] = {}
@@ -48,10 +51,13 @@ class Plans:
         """How the entry is sent; None: not at all."""
         topic = entry.record.topic
         if self._since:
-            return _together(
-                each
-                for each in self.wanted.values()
-                if each.filter.matches(topic) and entry.position > each.since.get(entry.record.partition, NOWHERE)
+            return self._together(
+                topic,
+                (
+                    each
+                    for each in self.wanted.values()
+                    if each.filter.matches(topic) and entry.position > each.since.get(entry.record.partition, NOWHERE)
+                ),
             )
         return self.of_topic(topic)
 
@@ -62,7 +68,8 @@ class Plans:
         except KeyError:
             if len(self._plans) >= KNOWN_TOPICS:
                 self._plans.clear()
-            plan = self._plans[topic] = _together(w for w in self.wanted.values() if w.filter.matches(topic))
+            chosen = (each for each in self.wanted.values() if each.filter.matches(topic))
+            plan = self._plans[topic] = self._together(topic, chosen)
             return plan
 
     def reached(self, positions: Mapping[Partition, Position]) -> None:
@@ -74,14 +81,14 @@ class Plans:
             self.wanted[text] = each._replace(since=since)
         self._since = any(each.since for each in self.wanted.values())
 
-
-def _together(wanted: Iterable[Wanted]) -> Plan | None:
-    chosen = list(wanted)
-    if not chosen:
-        return None
-    return Plan(
-        max(each.qos for each in chosen),
-        any(each.retain_as_published for each in chosen),
-        all(each.no_local for each in chosen),
-        tuple(each.identifier for each in chosen if each.identifier),
-    )
+    def _together(self, topic: str, wanted: Iterable[Wanted]) -> Plan | None:
+        chosen = list(wanted)
+        if not chosen:
+            return None
+        return Plan(
+            max(each.qos for each in chosen),
+            any(each.retain_as_published for each in chosen),
+            all(each.no_local for each in chosen),
+            tuple(each.identifier for each in chosen if each.identifier),
+            self._watched is not None and self._watched(topic),
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...entities.dead_letter import REASONS
 from ...entities.errors import IotSphereError
 from .reasons import Reason
 
@@ -39,8 +40,9 @@ def is_denial(error: IotSphereError) -> bool:
 
 
 def publish_reason(error: IotSphereError) -> Reason:
-    """The reason of a PUBACK (MQTT 5 section 3.4.2.1): what is not listed is the payload's fault."""
-    return _PUBLISH.get(error.code, Reason.PAYLOAD_FORMAT_INVALID)
+    """The reason of a PUBACK (MQTT 5 section 3.4.2.1): a reason for a dead letter that is not listed is the payload's."""
+    other = Reason.PAYLOAD_FORMAT_INVALID if error.code in REASONS else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    return _PUBLISH.get(error.code, other)
 
 
 def connect_reason(error: IotSphereError) -> Reason:

@@ -15,6 +15,7 @@ from ...adapters.mqtt.life import CLOSED, ONLINE, Ended, Event
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.refusals import connect_reason
 from ...adapters.mqtt.session import Session
+from ...entities.certificate import Certificate
 from ...entities.errors import IotSphereError, ShuttingDown, Unauthenticated
 from ...entities.principal import Principal
 from .door import MqttDoor, Wire
@@ -28,15 +29,17 @@ STRANGER: Final = "anonymous clients are not admitted: send a user name and pass
 
 
 class MqttClient:
-    """A connection. ``visit``: what it does here, once its credential is believed."""
+    """A connection. ``visit``: what it does here, once its credential is believed. ``ended``: why it is over."""
 
-    def __init__(self, door: MqttDoor, wire: Wire, address: str) -> None:
+    def __init__(self, door: MqttDoor, wire: Wire, address: str, certificate: Certificate | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.address = address
         self.since = self._loop.time()
         self.session = Session(self.since, door.limits.offer)
         self.visit: MqttVisit | None = None
         self.farewell: asyncio.Task[None] | None = None
+        self.ended: Ended | None = None
+        self._certificate = certificate
         self._door = door
         self._wire = wire
         self._paused: set[str] = set()
@@ -131,8 +134,7 @@ class MqttClient:
             elif isinstance(event, p.Subscribe | p.Unsubscribe):
                 visit.request(event)
             else:
-                self._door.counts["refused_by_client"] += event.refused
-                visit.outbox.moved = True
+                visit.outbox.settled(event)
                 visit.outbox.pump()
         if messages and visit is not None:
             visit.ingress.take(messages)
@@ -219,17 +221,21 @@ class MqttClient:
         self.visit.outbox.pump()
 
     async def _identify(self, connect: p.Connect) -> Principal:
-        if connect.username is None and connect.password is None:
-            raise Unauthenticated(STRANGER)
+        authenticate = self._door.use.authenticate
         try:
-            password = (connect.password or b"").decode()
+            password = connect.password.decode() if connect.password is not None else None
         except UnicodeDecodeError as error:
             raise Unauthenticated("the credential is not accepted") from error
-        return await self._door.use.authenticate.password(connect.username or "", password, self.address)
+        if self._certificate is not None:
+            return await authenticate.certificate(self._certificate, connect.username, password, self.address)
+        if connect.username is None and password is None:
+            raise Unauthenticated(STRANGER)
+        return await authenticate.password(connect.username or "", password or "", self.address)
 
     def _end(self, ended: Ended) -> None:
         if self.farewell is not None:
             return
+        self.ended = ended
         self._door.counts[f"closed_{ended.reason.name.lower()}"] += 1
         self._flush()
         if self.visit is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ...adapters.edge import Edge
 from ...adapters.mqtt.life import Offer
+from ...entities.message import Record
+from ...entities.principal import Principal
+from ...entities.topic import Topic, TopicFilter
 from ...use_cases.authenticate import Authenticate
 from ...use_cases.last_values import LastValues
 from ...use_cases.ports.clock import Clock
@@ -24,9 +28,50 @@ if TYPE_CHECKING:
     from .visit import MqttVisit
 
 
+class DeviceCare(Protocol):
+    """Who follows what becomes of certain messages to devices: commands, and what their shadows lack."""
+
+    def watches(self, topic: str) -> bool:
+        """Whether the fate of this topic's messages matters. Asked once per client and topic, so it may not change."""
+        ...
+
+    async def greet(self, principal: Principal, wanted: Collection[TopicFilter]) -> Sequence[Record]:
+        """What a device gets first when it has connected with these filters, or has subscribed to one more.
+
+        It comes after retained values and before what is live, is tracked like every message, and has no place in the
+        log: what is not acknowledged when the connection ends is this side's to repeat. Raises LogUnavailable, which is
+        then the connection's end.
+        """
+        ...
+
+    def skip(self, principal: Principal, record: Record) -> bool:
+        """Whether a watched message is not to be sent any more, since something newer says the same."""
+        ...
+
+    def sent(self, principal: Principal, record: Record) -> None:
+        """A watched message was handed to the socket. It may be again, after a lost connection."""
+        ...
+
+    def acknowledged(self, principal: Principal, record: Record, refused: bool) -> None:
+        """The device has a watched message (PUBACK, or PUBREC at QoS 2), or does not want it."""
+        ...
+
+
+class DeviceRequests(Protocol):
+    """Who carries out what some topics ask for, so that a PUBACK there means "done"."""
+
+    def handles(self, topic: Topic) -> bool:
+        """Whether a publish to this topic is carried out instead of being appended. Asked once per client and topic."""
+        ...
+
+    async def __call__(self, principal: Principal, record: Record) -> None:
+        """Carry it out, durably. Repeating it with the same message id is safe. Raises IotSphereError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MqttUseCases:
-    """What the door leads to."""
+    """What the door leads to. ``care`` and ``requests`` may be missing."""
 
     authenticate: Authenticate
     publish: MessagePublishUseCase
@@ -37,6 +82,8 @@ class MqttUseCases:
     presence: Presence
     rates: RateLimit
     clock: Clock
+    care: DeviceCare | None = None
+    requests: DeviceRequests | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +94,7 @@ class MqttLimits:
     past it, the oldest connection that has not logged in is cut. ``unappended_bytes``: what one client may have on its
     way into the log before its socket is read no further. ``outbox_bytes``: what may wait for one client before its
     reader falls back to the log. ``close_on_denial``: a 3.1.1 client that publishes where it must not is cut off;
-    otherwise it is told on its errors topic.
+    otherwise it is told on its errors topic. ``requests_under_way``: requests of one client that are being carried out.
     """
 
     connections: int = 10_000
@@ -58,6 +105,7 @@ class MqttLimits:
     outbox_bytes: int = 256 * 1024
     filters: int = 1_000
     waiting_requests: int = 16
+    requests_under_way: int = 64
     close_on_denial: bool = True
     offer: Offer = field(default_factory=lambda: Offer(connect_within=4.5))
 

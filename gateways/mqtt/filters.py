@@ -16,7 +16,7 @@ from ...entities.position import Partition, Position
 from ...entities.principal import Principal
 from ...entities.subscription import Start, Subscription
 from ...entities.topic import TopicFilter, parse_filter
-from ...use_cases.sessions import Hold, Kept, Wanted
+from ...use_cases.session_state import Hold, Kept, Wanted
 from .door import MqttDoor
 from .outbox import MqttOutbox
 
@@ -39,7 +39,7 @@ class MqttFilters:
         """Go on where the client left; filters that its grants no longer cover are gone."""
         wanted = {each.filter.text: each for each in kept.wanted if self._may(each.filter)}
         self._door.counts["filters_withdrawn"] += len(kept.wanted) - len(wanted)
-        self._outbox.resume(kept)
+        self._outbox.standing.resume(kept)
         if wanted:
             await self._read(wanted, kept.positions)
         if len(wanted) < len(kept.wanted):
@@ -110,7 +110,7 @@ class MqttFilters:
 
     async def _change(self, wanted: dict[str, Wanted], retained: Sequence[Wanted]) -> None:
         outbox = self._outbox
-        reader = outbox.reader
+        reader = outbox.standing.reader
         before = outbox.plans.wanted
         if wanted.keys() == before.keys():
             outbox.plans.want(wanted)
@@ -119,7 +119,7 @@ class MqttFilters:
             await self._read(wanted, positions)
         elif reader is not None:
             reader.close()
-            outbox.reader = None
+            outbox.standing.reader = None
             outbox.plans.want({})
         for each in retained:
             outbox.send_retained(list(self._door.use.last_values.retained([each.filter])), each)
@@ -137,9 +137,9 @@ class MqttFilters:
         subscribe = self._door.use.subscribe
         # Nothing is awaited inside while it begins live, so no message lies between the old reader and this one.
         reader = await subscribe(self._principal, Subscription(filters), outbox)
-        if outbox.reader is not None:
-            outbox.reader.close()
-        outbox.reader = reader
+        if outbox.standing.reader is not None:
+            outbox.standing.reader.close()
+        outbox.standing.reader = reader
         here = dict(reader.positions() or {})
         apart = {p: at for p, at in positions.items() if p in here and at != here[p]}
         if before:
@@ -149,12 +149,12 @@ class MqttFilters:
         outbox.plans.want(wanted)
         if apart:
             reader.close()
-            outbox.held = {**here, **apart}
-            start = Start("cursor", Cursor("", outbox.held))
-            outbox.reader = await subscribe(self._principal, Subscription(filters, start), outbox)
-            outbox.held = None
-            for gap in outbox.reader.missed_at_start:
-                outbox.missed(outbox.reader, gap)
+            outbox.standing.held = {**here, **apart}
+            start = Start("cursor", Cursor("", outbox.standing.held))
+            outbox.standing.reader = await subscribe(self._principal, Subscription(filters, start), outbox)
+            outbox.standing.held = None
+            for gap in outbox.standing.reader.missed_at_start:
+                outbox.missed(outbox.standing.reader, gap)
 
     async def _keep(self) -> None:
         """Let the session know its filters, and the log its reader, before the client is answered."""

@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 import structlog
+from websockets.asyncio.server import ServerConnection
 
 from ...entities.errors import IotSphereError
+from ..tls import HANDSHAKE_S, peer_certificate
 from .client import MqttClient
 from .door import MqttDoor, MqttLimits, MqttUseCases
+from .over_websocket import MqttOverWebSocket
 
 log = structlog.get_logger("iotsphere.mqtt")
 
@@ -25,7 +28,6 @@ REVALIDATE_S: Final = 2.0
 CHECKPOINT_S: Final = 5.0
 EXPIRE_S: Final = 30.0
 WRITE_BUFFER_BYTES: Final = 256 * 1024
-HANDSHAKE_S: Final = 5.0
 CLOSE_WITHIN_S: Final = 2.0
 RETRY_S: Final = 1.0
 YIELD_AFTER: Final = 500
@@ -43,7 +45,7 @@ class _Socket(asyncio.Protocol):
         wire = cast(asyncio.Transport, transport)
         wire.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 4)
         peer = wire.get_extra_info("peername")
-        client = MqttClient(self._door, wire, str(peer[0]) if peer else "?")
+        client = MqttClient(self._door, wire, str(peer[0]) if peer else "?", peer_certificate(wire))
         if self._door.admission.opened(client):
             self._client = client
             self._door.enter(client)
@@ -76,7 +78,7 @@ class MqttGateway:
 
     def __init__(self, use_cases: MqttUseCases, limits: MqttLimits | None = None) -> None:
         self._door = MqttDoor(use_cases, limits or MqttLimits())
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -89,14 +91,28 @@ class MqttGateway:
         """How many sockets are open."""
         return len(self._door.clients)
 
-    async def start(self, host: str, port: int, ssl: tls.SSLContext | None = None) -> tuple[str, int]:
-        """Listen; port 0 takes any free one. Returns the address that is listened on.
+    async def open(self) -> None:
+        """Take care of sessions and presences that a crash left open, and watch over connections from now on.
 
-        Sessions and presences that a crash left open are taken care of first. Raises LogUnavailable.
+        Without a port of its own the door serves those that another one hands over. Repeating is harmless. Raises
+        LogUnavailable.
         """
+        if self._tasks:
+            return
         loop = asyncio.get_running_loop()
         await self._door.use.sessions.recover()
-        self._server = await loop.create_server(
+        for work in (self._recover(), self._watch(), self._commit(), self._expire()):
+            task = loop.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def start(self, host: str, port: int, ssl: tls.SSLContext | None = None) -> tuple[str, int]:
+        """Open, and listen; port 0 takes any free one. Returns the address that is listened on.
+
+        May be called again for a further address. Raises LogUnavailable, and OSError when it cannot listen there.
+        """
+        await self.open()
+        server = await asyncio.get_running_loop().create_server(
             lambda: _Socket(self._door),
             host,
             port,
@@ -104,18 +120,23 @@ class MqttGateway:
             backlog=4_096,
             ssl_handshake_timeout=HANDSHAKE_S if ssl is not None else None,
         )
-        for work in (self._recover(), self._watch(), self._commit(), self._expire()):
-            task = loop.create_task(work)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
-        address: Sequence[object] = self._server.sockets[0].getsockname()
+        self._servers.append(server)
+        address: Sequence[object] = server.sockets[0].getsockname()
         return str(address[0]), int(str(address[1]))
+
+    def over_websocket(self, connection: ServerConnection, address: str) -> MqttOverWebSocket | None:
+        """Serve a WebSocket connection of the subprotocol ``mqtt``; None when there is no room for it."""
+        user = MqttOverWebSocket(self._door, connection, address)
+        if not self._door.admission.opened(user.client):
+            return None
+        self._door.enter(user.client)
+        return user
 
     async def drain(self, timeout: float) -> None:
         """Stop accepting, answer what is on its way into the log, say goodbye; gives up after ``timeout`` seconds."""
         self._door.draining = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         leaving = [asyncio.ensure_future(client.leave()) for client in list(self._door.clients)]
         if leaving:
             _, late = await asyncio.wait(leaving, timeout=timeout)
@@ -139,9 +160,10 @@ class MqttGateway:
             await asyncio.gather(*farewells, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        for server in self._servers:
+            server.close()
+            await server.wait_closed()
+        self._servers.clear()
 
     # -- watching -----------------------------------------------------------------------------------------------------
 

@@ -1,77 +1,80 @@
 """A client's messages on their way out of the log: queued in bytes, sent within its window, and counted as they go.
 
 The queue holds references to entries, never copies. When it is full, the reader behind it goes on from the log later;
-so a slow client costs one queue, and nothing is dropped. Where the client stands follows from three things: what the
-reader has handed over, what waits in the queue, and what is under way and not acknowledged.
+so a slow client costs one queue, and nothing is dropped.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from ...adapters.mqtt import packets as p
-from ...adapters.mqtt.encode import encode, publish_parts
+from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
-from ...adapters.mqtt.properties import NONE, Properties
 from ...adapters.mqtt.session import Session
 from ...entities.message import Entry, Record
 from ...entities.position import Gap, Partition, Position
+from ...entities.principal import Principal
 from ...use_cases.feed import Batch
-from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.sessions import Kept, UnderWay, Wanted
+from ...use_cases.session_state import Kept, Wanted
+from .door import MqttDoor
+from .parts import Parts
+from .standing import BESIDE, Place, Standing, Watched
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
-_RETAINED: Final = "retained"  # the tag of what has no place in the queue
-
-Place: TypeAlias = tuple[Partition, Position]
 
 
 class MqttOutbox:
     """One connection's way out, and the sink of its reader.
 
-    ``flush`` sends what the session has to say. ``told`` is called with gaps. ``held``: where the client stands while its
-    reader is being replaced. Call ``pump`` whenever there may be room.
+    ``flush`` sends what the session has to say. ``told`` is called with gaps. Call ``pump`` whenever there may be room.
     """
 
-    def __init__(
-        self, session: Session, clock: Clock, limit: int, counts: Counter[str], flush: Callable[[], None]
-    ) -> None:
-        self.reader: Reader | None = None
-        self.held: Mapping[Partition, Position] | None = None
-        self.plans = Plans()
+    def __init__(self, door: MqttDoor, session: Session, principal: Principal, flush: Callable[[], None]) -> None:
         self.told: Callable[[Gap], None] | None = None
         self.full = False
         self.moved = False
+        self._care = door.use.care if principal.kind == "device" else None
+        self.plans = Plans(self._care.watches if self._care is not None else None)
+        self.standing = Standing(session, self.plans)
         self._session = session
-        self._clock = clock
-        self._limit = limit
-        self._counts = counts
+        self._principal = principal
+        self._clock = door.use.clock
+        self._limit = door.limits.outbox_bytes
+        self._counts = door.counts
         self._flush = flush
-        self._shared = f"mqtt{session.version}"
+        self._parts = Parts(session.version, self._clock)
         self._queue: deque[tuple[Entry, Batch, int]] = deque()
-        self._retained: deque[tuple[Entry, Wanted]] = deque()
+        self._first: deque[tuple[Record, Wanted | None]] = deque()
         self._bytes = 0
         self._stalled: Reader | None = None
         self._own: set[str] = set()
-        self._sent: dict[Partition, Position] = {}
-        self._again: dict[Place, int] = {}
-        self._not_applied: dict[Partition, list[tuple[int, Tally]]] = {}
+        self._greeting = False
 
     # -- what the client wants ----------------------------------------------------------------------------------------
 
     def send_retained(self, entries: Iterable[Entry], wanted: Wanted) -> None:
         """Send retained values for a filter, before anything that came later."""
-        self._retained.extend((entry, wanted) for entry in entries)
+        self._first.extend((entry.record, wanted) for entry in entries)
 
-    def resume(self, kept: Kept) -> None:
-        """Send again what was under way when the client left, under the same packet ids, and not what it had."""
-        self._sent = dict(kept.sent)
-        self._again = {(each.partition, each.position): each.packet_id for each in kept.under_way}
+    def send_first(self, records: Iterable[Record]) -> None:
+        """Send records that have no place in the queue, before it, where a filter selects their topics."""
+        self._first.extend((record, None) for record in records)
+
+    async def greet(self) -> None:
+        """Let a device have first what is kept for it, under the filters that it has now."""
+        if self._care is not None and self.plans.wanted:
+            self._greeting = True  # what is live comes behind it
+            try:
+                filters = [each.filter for each in self.plans.wanted.values()]
+                self.send_first(await self._care.greet(self._principal, filters))
+            finally:
+                self._greeting = False
 
     def published(self, records: Iterable[Record]) -> None:
         """Remember messages of the client's own, where it does not want to hear itself."""
@@ -81,6 +84,15 @@ class MqttOutbox:
             plan = self.plans.of_topic(record.topic)
             if plan is not None and plan.no_local:
                 self._own.add(record.message_id)
+
+    def settled(self, event: Settled) -> None:
+        """Take note of what the client has now."""
+        self._counts["refused_by_client"] += event.refused
+        self.moved = True
+        if self._care is not None:
+            for tag in event.tags:
+                if isinstance(tag, Watched):
+                    self._care.acknowledged(self._principal, tag.record, event.refused > 0)
 
     # -- the sink -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +114,7 @@ class MqttOutbox:
     def missed(self, reader: Reader, gap: Gap) -> None:  # noqa: ARG002  (the sink's shape)
         """Count and tell what the client can no longer get."""
         self._counts["missed"] += gap.missing
-        self._not_applied.setdefault(gap.partition, []).append((gap.last, Tally(lost=gap.missing)))
+        self.standing.not_applied(gap.partition, gap.last, Tally(lost=gap.missing))
         if self.told is not None:
             self.told(gap)
 
@@ -115,13 +127,12 @@ class MqttOutbox:
         """Send what may be sent now: within the client's window, and while its socket takes it."""
         sent = 0
         queue = self._queue
-        while not self.full:
-            if self._retained:
-                entry, wanted = self._retained[0]
-                size = self._send_retained(entry, wanted)
+        while not (self.full or self._greeting):
+            if self._first:
+                size = self._send_first(*self._first[0])
                 if size < 0:
                     break
-                self._retained.popleft()
+                self._first.popleft()
             elif queue:
                 entry, batch, index = queue[0]
                 size = self._send(entry, batch, index)
@@ -144,46 +155,64 @@ class MqttOutbox:
     def _send(self, entry: Entry, batch: Batch, index: int) -> int:
         """Send one entry; returns its size, 0 when it is passed over, -1 when the window is full."""
         record = entry.record
-        place = record.partition, entry.position
+        standing = self.standing
         packet_id, flags = 0, 0
-        if self._sent:
-            sent = self._sent.get(record.partition)
-            if sent is not None and entry.position <= sent:
-                packet_id = self._again.get(place, 0)
-                if not packet_id:
-                    return 0  # the client has it already
-                flags = p.DUP
+        if standing.earlier:
+            packet_id = standing.sent_earlier(entry)
+            if packet_id < 0:
+                return 0
+            flags = p.DUP if packet_id else 0
         plan = self.plans.of(entry)
         if plan is None or (plan.no_local and record.message_id in self._own):
             self._own.discard(record.message_id)
-            self._again.pop(place, None)
+            standing.settled(entry)
             return 0
         if record.expires_at and record.expires_at <= self._clock.now():
             self._counts["expired"] += 1
-            self._not_applied.setdefault(record.partition, []).append((entry.position.offset, Tally(expired=1)))
-            self._again.pop(place, None)
-            return 0
+            return self._pass_over(entry, Tally(expired=1))
+        place = record.partition, entry.position
+        tag: Place | Watched = place
+        if plan.watched and self._care is not None:
+            if self._care.skip(self._principal, record):
+                self._counts["superseded"] += 1
+                return self._pass_over(entry, Tally(superseded=1))
+            tag = Watched(place, record)
         qos = 1 if packet_id else plan.qos
         if qos and self._session.window.free <= 0:
             return -1
         flags |= qos << 1 | (p.RETAIN if plan.as_published and record.retain else 0)
         if packet_id:
-            del self._again[place]
+            standing.settled(entry)
             self._counts["redelivered"] += 1
-        parts = self._shared_parts(entry, batch, index, flags, plan.identifiers)
-        return self._write(parts, flags, place, packet_id)
+        return self._write(self._parts.of_entry(batch, index, flags, plan.identifiers), flags, tag, packet_id)
 
-    def _send_retained(self, entry: Entry, wanted: Wanted) -> int:
-        record = entry.record
+    def _pass_over(self, entry: Entry, tally: Tally) -> int:
+        self.standing.not_applied(entry.record.partition, entry.position.offset, tally)
+        self.standing.settled(entry)
+        return 0
+
+    def _send_first(self, record: Record, wanted: Wanted | None) -> int:
+        """Send a retained value for a filter, or (None) a record by what all filters make of its topic."""
         if record.expires_at and record.expires_at <= self._clock.now():
             return 0
-        if wanted.qos and self._session.window.free <= 0:
+        tag: str | Watched = BESIDE
+        identifiers: tuple[int, ...]
+        if wanted is not None:
+            identifiers = (wanted.identifier,) if wanted.identifier else ()
+            qos, flags = wanted.qos, p.RETAIN
+        else:
+            plan = self.plans.of_topic(record.topic)
+            if plan is None:
+                return 0
+            qos, flags, identifiers = plan.qos, 0, plan.identifiers
+            if plan.watched:
+                tag = Watched(None, record)
+        if qos and self._session.window.free <= 0:
             return -1
-        flags = wanted.qos << 1 | p.RETAIN
-        identifiers = (wanted.identifier,) if wanted.identifier else ()
-        return self._write(self._parts(entry, flags, identifiers), flags, _RETAINED, 0)
+        flags |= qos << 1
+        return self._write(self._parts.of_record(record, flags, identifiers), flags, tag, 0)
 
-    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | str, packet_id: int) -> int:
+    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | Watched | str, packet_id: int) -> int:
         session = self._session
         size = len(parts[0]) + len(parts[1]) + 2
         if not session.fits(size):
@@ -195,34 +224,9 @@ class MqttOutbox:
             session.send(parts, tag, packet_id)
         else:
             session.send_unanswered(parts[0] + parts[1])
+        if isinstance(tag, Watched) and self._care is not None:
+            self._care.sent(self._principal, tag.record)
         return size
-
-    def _shared_parts(
-        self, entry: Entry, batch: Batch, index: int, flags: int, identifiers: tuple[int, ...]
-    ) -> tuple[bytes, bytes]:
-        if identifiers or entry.record.expires_at:
-            return self._parts(entry, flags, identifiers)
-        shared: dict[int, tuple[bytes, bytes]] | None = batch.encoded.get(self._shared)
-        if shared is None:
-            shared = batch.encoded[self._shared] = {}
-        place = index << 4 | flags
-        parts = shared.get(place)
-        if parts is None:
-            parts = shared[place] = self._parts(entry, flags, ())
-        return parts
-
-    def _parts(self, entry: Entry, flags: int, identifiers: tuple[int, ...]) -> tuple[bytes, bytes]:
-        record = entry.record
-        properties = NONE
-        if self._session.version == p.MQTT_5 and (identifiers or record.expires_at):
-            left = None
-            if record.expires_at:
-                left = max(1, (record.expires_at - self._clock.now()) // 1000)
-            properties = Properties(message_expiry_interval=left, subscription_identifiers=identifiers)
-        topic = record.topic.encode()
-        if flags & 6:
-            return publish_parts(topic, record.body, flags, self._session.version, properties)
-        return encode(p.Publish(topic, record.body, 0, flags, properties), self._session.version), b""
 
     # -- where the client stands --------------------------------------------------------------------------------------
 
@@ -232,55 +236,9 @@ class MqttOutbox:
         return self._bytes
 
     def reached(self) -> dict[Partition, Position]:
-        """How far everything was sent or passed over, acknowledged or not; tidies up what lies behind that."""
-        positions = self.held
-        if positions is None and self.reader is not None:
-            positions = self.reader.positions()
-        reached = dict(positions or {})
-        for entry, _, _ in reversed(self._queue):
-            reached[entry.record.partition] = before(entry.position)
-        if self._sent:
-            nowhere = Position(0, 0)
-            self._again = {place: i for place, i in self._again.items() if place[1] > reached.get(place[0], nowhere)}
-            self._sent = {p: at for p, at in self._sent.items() if reached.get(p, at) < at}
-            if not self._sent:
-                self._session.window.drop_reserved()
-        self.plans.reached(reached)
-        return reached
+        """How far everything was sent or passed over, acknowledged or not."""
+        return self.standing.reached(entry for entry, _, _ in reversed(self._queue))
 
     def kept(self) -> Kept:
-        """What has to be known to go on later: nothing that is not acknowledged is left behind."""
-        sent = self.reached()
-        for partition, position in self._sent.items():
-            sent[partition] = max(sent[partition], position)
-        under_way = [
-            UnderWay(packet_id, *tag)
-            for packet_id, tag in self._session.window.under_way()
-            if isinstance(tag, tuple) and tag[0] in sent
-        ]
-        under_way += [UnderWay(packet_id, *place) for place, packet_id in self._again.items() if place[0] in sent]
-        low = self.reached()
-        for each in under_way:
-            low[each.partition] = min(low[each.partition], before(each.position))
-        return Kept(tuple(self.plans.wanted.values()), low, sent, tuple(under_way))
-
-    def tallies(self, upto: Mapping[Partition, Position]) -> dict[Partition, Tally]:
-        """What was not applied of the messages up to these positions; each is told once."""
-        found: dict[Partition, Tally] = {}
-        for partition, items in self._not_applied.items():
-            limit = upto.get(partition)
-            if limit is None:
-                continue
-            passed = [tally for offset, tally in items if offset <= limit.offset]
-            self._not_applied[partition] = [item for item in items if item[0] > limit.offset]
-            total = Tally()
-            for tally in passed:
-                total = total.plus(tally)
-            if passed:
-                found[partition] = total
-        return found
-
-
-def before(position: Position) -> Position:
-    """The place to read after in order to get this position's entry."""
-    return Position(position.epoch, position.offset - 1)
+        """What has to be known to go on later."""
+        return self.standing.kept(self.reached())

@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from ...adapters.message_id import MessageIds
 from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event
 from ...adapters.mqtt.reasons import Reason
@@ -23,7 +22,7 @@ from ...entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
 from ...entities.position import Gap
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
-from ...use_cases.sessions import Hold, Kept
+from ...use_cases.session_state import Hold, Kept
 from .door import MqttDoor
 from .filters import MqttFilters
 from .ingress import MqttIngress
@@ -74,8 +73,8 @@ class MqttVisit:
         self.principal = principal
         self.key = f"{principal.identity}/{session.client_id}"
         self.saved = asyncio.Event()
-        self.ingress = MqttIngress(door, session, principal, ties.moved, MessageIds())
-        self.outbox = MqttOutbox(session, door.use.clock, door.limits.outbox_bytes, door.counts, ties.flush)
+        self.ingress = MqttIngress(door, session, principal, ties.moved)
+        self.outbox = MqttOutbox(door, session, principal, ties.flush)
         self.ingress.own = self.outbox.published
         self._door = door
         self._session = session
@@ -117,6 +116,7 @@ class MqttVisit:
         self.outbox.full = True  # nothing goes out before the welcome
         if kept is not None and session.state == CONNECTING:
             await self._filters.restore(kept)
+            await self.outbox.greet()
         if session.state != CONNECTING:
             return []
         self._kept, self._will = None, connect.will
@@ -146,7 +146,9 @@ class MqttVisit:
             while self._requests and session.state != CLOSED:
                 packet = self._requests.popleft()
                 if isinstance(packet, p.Subscribe):
-                    session.suback(packet.packet_id, *await filters.subscribe(packet))
+                    reasons, text = await filters.subscribe(packet)
+                    session.suback(packet.packet_id, reasons, text)
+                    await self.outbox.greet()
                 else:
                     session.unsuback(packet.packet_id, await filters.unsubscribe(packet))
                 self._ties.flush()
@@ -169,7 +171,7 @@ class MqttVisit:
             outbox.moved = False
             self._committed_at = now
             positions = outbox.kept().positions
-            await self._door.use.sessions.commit(hold, positions, outbox.tallies(positions))
+            await self._door.use.sessions.commit(hold, positions, outbox.standing.tallies(positions))
 
     def _tell_missed(self, gap: Gap) -> None:
         """Tell a device on its errors topic what it can no longer get."""
@@ -195,8 +197,8 @@ class MqttVisit:
                 self.ingress.publish(p.Publish(will.topic.encode(), will.payload, 0, flags, will.properties))
             await self._save(ended.expiry)
         finally:
-            if self.outbox.reader is not None:
-                self.outbox.reader.close()
+            if self.outbox.standing.reader is not None:
+                self.outbox.standing.reader.close()
             if self._door.online.get(self.key) is self:
                 del self._door.online[self.key]
             self.saved.set()
@@ -214,7 +216,7 @@ class MqttVisit:
                 if kept is None:
                     kept = self.outbox.kept()
                     if expiry:
-                        await sessions.commit(hold, kept.positions, self.outbox.tallies(kept.positions))
+                        await sessions.commit(hold, kept.positions, self.outbox.standing.tallies(kept.positions))
                 await sessions.leave(hold, kept)
             except Conflict:
                 return  # a connection to another process has it, and what is under way is that one's now

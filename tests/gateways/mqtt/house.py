@@ -79,6 +79,8 @@ class House:
         self.documents = documents
         self.edge = Edge(self.clock, log.partitions)
         self.doors: list[MqttGateway] = []
+        self.care: Any = None
+        self.requests: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self.rates = RateLimit(Rate(1_000_000, 1 << 40), Rate(1_000_000, 1 << 40))
         self.revocations = Revocations(documents, self.clock)
@@ -113,6 +115,8 @@ class House:
             self.presence,
             self.rates,
             self.clock,
+            self.care,
+            self.requests,
         )
         gateway = MqttGateway(use, limits)
         self.doors.append(gateway)

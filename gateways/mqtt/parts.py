@@ -1,0 +1,46 @@
+"""Entries as the bytes of a PUBLISH, made once for all clients that get them in the same form."""
+
+from __future__ import annotations
+
+from ...adapters.mqtt import packets as p
+from ...adapters.mqtt.encode import encode, publish_parts
+from ...adapters.mqtt.properties import NONE, Properties
+from ...entities.message import Record
+from ...use_cases.feed import Batch
+from ...use_cases.ports.clock import Clock
+
+
+class Parts:
+    """Writes PUBLISH packets for one version of the protocol, in two parts around the packet id (QoS 0: in one)."""
+
+    def __init__(self, version: int, clock: Clock) -> None:
+        self.version = version
+        self._clock = clock
+        self._shared = f"mqtt{version}"
+
+    def of_entry(self, batch: Batch, index: int, flags: int, identifiers: tuple[int, ...]) -> tuple[bytes, bytes]:
+        """The parts of a batch's entry; they are kept with the batch unless something of them is this client's own."""
+        record = batch.entries[index].record
+        if identifiers or record.expires_at:
+            return self.of_record(record, flags, identifiers)
+        shared: dict[int, tuple[bytes, bytes]] | None = batch.encoded.get(self._shared)
+        if shared is None:
+            shared = batch.encoded[self._shared] = {}
+        place = index << 4 | flags
+        parts = shared.get(place)
+        if parts is None:
+            parts = shared[place] = self.of_record(record, flags, ())
+        return parts
+
+    def of_record(self, record: Record, flags: int, identifiers: tuple[int, ...]) -> tuple[bytes, bytes]:
+        """The parts of any record."""
+        properties = NONE
+        if self.version == p.MQTT_5 and (identifiers or record.expires_at):
+            left = None
+            if record.expires_at:
+                left = max(1, (record.expires_at - self._clock.now()) // 1000)
+            properties = Properties(message_expiry_interval=left, subscription_identifiers=identifiers)
+        topic = record.topic.encode()
+        if flags & 6:
+            return publish_parts(topic, record.body, flags, self.version, properties)
+        return encode(p.Publish(topic, record.body, 0, flags, properties), self.version), b""
