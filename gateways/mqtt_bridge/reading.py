@@ -1,0 +1,48 @@
+"""What a connection reads anew each time, credentials and certificates, and how it reads what the library hands it."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from paho.mqtt.reasoncodes import ReasonCode
+
+from ...adapters.bridge_file import BrokerSpec
+from ...adapters.mqtt.properties import NONE, Properties
+
+
+def password_of(broker: BrokerSpec) -> str | None:
+    """The password, read anew for each connection, so that it can be changed without a restart. Raises OSError."""
+    if broker.password_file is None:
+        return None
+    with open(broker.password_file, encoding="utf-8") as file:
+        return file.read().rstrip("\r\n")
+
+
+def context_of(broker: BrokerSpec) -> ssl.SSLContext:
+    """TLS 1.2 or newer, checked against the given authority or the system's; certificates are read anew, too."""
+    context = ssl.create_default_context(cafile=broker.ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if broker.certificate_file is not None:
+        context.load_cert_chain(broker.certificate_file, broker.key_file)
+    return context
+
+
+def properties_of(given: Any) -> Properties:
+    """The properties of a PUBLISH that concern a bridge."""
+    found = vars(given)
+    if len(found) == 4:  # what every object of paho's has; no property is set
+        return NONE
+    return Properties(
+        message_expiry_interval=found.get("MessageExpiryInterval"),
+        content_type=found.get("ContentType"),
+        correlation_data=found.get("CorrelationData"),
+        user_properties=tuple(found.get("UserProperty", ())),
+    )
+
+
+def code_of(reason: object) -> int | None:
+    """The number of a reason code, None where there is none."""
+    if isinstance(reason, ReasonCode):
+        return int(reason.value)
+    return reason if isinstance(reason, int) else None
