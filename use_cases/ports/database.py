@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 MAX_DOCUMENT_BYTES: Final = 1_000_000
+MAX_KEY_BYTES: Final = 512
+MAX_DEPTH: Final = 64
 
 Body = Mapping[str, Any]
 
@@ -17,7 +19,8 @@ Body = Mapping[str, Any]
 class Index(NamedTuple):
     """A declared way to find documents: equal in the first fields, in the order of the last one, then of the key.
 
-    ``fields``: dotted paths to scalars. A document that lacks one of them is not in the index.
+    ``fields``: dotted paths to scalars, of one type per field. A document that lacks one of them, or has null there, is
+    not in the index.
     """
 
     name: str
@@ -25,8 +28,9 @@ class Index(NamedTuple):
 
 
 class Collection(NamedTuple):
-    """``watched``: its changes are told, with the state before them. ``expires``: the field with the ms since 1970
-    after which a document may be removed; the removal is told like any other."""
+    """``name``: ``[a-z][a-z0-9_]{0,39}``. ``watched``: its changes are told, with the state before them. ``expires``: the
+    field with the ms since 1970 after which a document may be removed, within a minute or so; the removal is told like
+    any other."""
 
     name: str
     indexes: tuple[Index, ...] = ()
@@ -35,7 +39,10 @@ class Collection(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A document. ``key``: ``{domain}/{name}``. ``revision`` grows by one with each write through this port."""
+    """A document. ``key``: ``{domain}/{name}``. ``revision`` grows by one with each write through this port.
+
+    It begins with 1, also when a removed document is made anew: what must outlive a removal belongs into the body.
+    """
 
     key: str
     revision: int
@@ -43,7 +50,10 @@ class Stored(NamedTuple):
 
 
 class Write(NamedTuple):
-    """``before``: exactly what is to be replaced (None: nothing must be there). ``body``: None removes the document."""
+    """``before``: exactly what is to be replaced (None: nothing must be there). ``body``: None removes the document.
+
+    A write of an equal body is a write: the revision grows, and it is told. Removing nothing is done, and tells nothing.
+    """
 
     key: str
     before: Stored | None
@@ -81,17 +91,21 @@ class Change(NamedTuple):
 class Database(Protocol):
     """Collections of JSON objects with optimistic locks, declared indexes and a feed of changes.
 
-    Keys are non-empty texts of up to 512 bytes, and sort by code point. Bodies hold what JSON holds (integers of 64 bits,
-    finite doubles, no key that is empty, begins with ``$`` or contains ``.`` or NUL) and come back equal; field names
-    that begin with ``_`` and the field ``revision`` at the top are the store's own and are refused with RequestInvalid,
-    as are bodies above MAX_DOCUMENT_BYTES (as JSON). Durability: a write that returned survives what the store is set
+    Keys are non-empty texts of up to 512 bytes without NUL, and sort by code point. Bodies hold what JSON holds (integers
+    of 64 bits, finite doubles, whole characters, no key that is empty, begins with ``$`` or contains ``.`` or NUL, at
+    most MAX_DEPTH levels) and come back equal, 1.0 as 1.0 and 1 as 1. Field names that begin with ``_`` and the field
+    ``revision``, both at the top, are the store's own and are refused with RequestInvalid, as are bodies above
+    MAX_DOCUMENT_BYTES (as JSON) and collections that this object was not told of by ``ensure``. Durability: a write that returned survives what the store is set
     up for (MongoDB: majority and journal; embedded: fsync). Errors: Unavailable (retry; a write may or may not have
     happened, and repeating it with the same ``before`` yields a Conflict at worst), Conflict. Several processes may
     share one store; a write is seen by all at once.
     """
 
     async def ensure(self, collections: Sequence[Collection]) -> None:
-        """Make collections and indexes where missing. Idempotent; to be called before anything else."""
+        """Make collections and indexes where missing. Idempotent; to be called before anything else.
+
+        An index that is new is filled with what is there; a collection that is watched from now on tells from now on.
+        """
         ...
 
     async def get(self, collection: str, key: str) -> Stored | None:
@@ -106,7 +120,8 @@ class Database(Protocol):
         """Carry out several writes, each whole and by itself, in any order; returns an outcome for each.
 
         A write whose ``before`` is not exactly what is there changes nothing: it is not done, and the outcome tells what
-        is there instead. The keys of one call differ.
+        is there instead. Raises RequestInvalid, before anything is written, when one of them may not be stored, and when
+        two have the same key.
         """
         ...
 
@@ -119,7 +134,10 @@ class Database(Protocol):
     ) -> Sequence[Stored]:
         """Documents whose first index fields equal these values, in ascending order of the next field, if there is one.
 
-        ``after``: only those whose next field is greater than this. Raises RequestInvalid for an unknown index.
+        ``after``: only those whose next field is greater than this value; or the last document of a page (a ``Stored``):
+        only those that come behind it, so that many with an equal value can be paged through. ``equal`` may name all
+        fields; the order is that of the keys then. 1 and 1.0 are equal, 1 and true are not. Raises RequestInvalid for an
+        unknown index, and for a value that is no text, boolean or number.
         """
         ...
 
@@ -135,8 +153,9 @@ class Database(Protocol):
         """Changes of the watched collections (or of just these) after a token, for ever.
 
         Per document in the order in which they happened, each once. While nothing happens, ``quiet`` comes every few
-        seconds. Raises ChangesLost when the store no longer knows what followed the token, and Unavailable; after the
-        latter, go on with the last token. Close it with ``aclose``.
+        seconds. Raises ChangesLost when the store no longer knows what followed the token (which includes a token that
+        another store gave), and Unavailable; after the latter, go on with the last token. Raises RequestInvalid for a
+        collection that is not watched. Close it with ``aclose``.
         """
         ...
 
