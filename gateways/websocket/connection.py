@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.protocol import State
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
 
 from ...adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession
 from ...adapters.client_use_cases import ClientUseCases
+from ...entities.certificate import Certificate
 from ...entities.principal import Principal
+from ..tls import peer_certificate
 
 if TYPE_CHECKING:
     from .admission import Admission
@@ -46,14 +49,44 @@ class WebSocketLimits:
     origins: tuple[str, ...] = ()
 
 
+class FrameUser(Protocol):
+    """A protocol of its own inside the frames, which wants each as it comes. The MQTT door has one."""
+
+    def arrived(self, size: int) -> bool:
+        """So many bytes came, whole frames or not; False: they are not to be read."""
+        ...
+
+    def receive(self, data: bytes) -> None:
+        """Take the contents of the binary frames that came together."""
+        ...
+
+    def refuse_text(self) -> None:
+        """A text frame came."""
+        ...
+
+    def has_room(self, room: bool) -> None:
+        """The client takes more, or no more for now."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        ...
+
+
 class Connection(ServerConnection):
-    """A connection that tells the door when it opens and ends, and its session when the client has taken everything."""
+    """A connection that tells the door when it opens and ends, and its session when the client has taken everything.
+
+    ``user``: who gets the frames instead of the session, once the handshake has chosen its subprotocol.
+    """
 
     def __init__(self, protocol: ServerProtocol, server: Server, admission: Admission, **options: Any) -> None:
         super().__init__(protocol, server, **options)
         self.admission = admission
         self.client: Client | None = None
+        self.user: FrameUser | None = None
         self.principal: Principal | None = None
+        self.certificate: Certificate | None = None
+        self._frames: list[bytes] = []
         self.address = "?"
         self.opened_at = 0.0
         self.admitted = False
@@ -63,6 +96,7 @@ class Connection(ServerConnection):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
+        self.certificate = peer_certificate(transport)
         self.opened_at = self.loop.time()
         self.admission.opened(self)
 
@@ -70,10 +104,46 @@ class Connection(ServerConnection):
         """The socket is closed (asyncio.Protocol)."""
         super().connection_lost(exc)
         self.admission.lost(self)
+        if self.user is not None:
+            self.user.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came (asyncio.Protocol)."""
+        user = self.user
+        if user is None:
+            super().data_received(data)
+        elif user.arrived(len(data)):
+            super().data_received(data)
+            if self._frames:
+                whole, self._frames = b"".join(self._frames), []
+                user.receive(whole)
+
+    def process_event(self, event: Event) -> None:
+        """A frame came, or the handshake's request (websockets' Connection)."""
+        if self.user is None or not isinstance(event, Frame):
+            super().process_event(event)
+        elif event.opcode in (Opcode.BINARY, Opcode.CONT):
+            self._frames.append(bytes(event.data))
+        elif event.opcode is Opcode.TEXT:
+            self._frames.clear()
+            self.user.refuse_text()
+
+    def start_keepalive(self) -> None:
+        """Send pings, unless the protocol inside looks after that (websockets' Connection)."""
+        if self.user is None:
+            super().start_keepalive()
+
+    def pause_writing(self) -> None:
+        """The client does not take what was written (asyncio.Protocol)."""
+        super().pause_writing()
+        if self.user is not None:
+            self.user.has_room(False)
 
     def resume_writing(self) -> None:
         """The client has taken most of what was written (asyncio.Protocol)."""
         super().resume_writing()
+        if self.user is not None:
+            self.user.has_room(True)
         if self.client is not None:
             self.client.session.has_room()
 

@@ -10,23 +10,26 @@ import asyncio
 import http
 import ssl as tls
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qs
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers, MultipleValuesError
+from websockets.exceptions import InvalidHeaderFormat
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.typing import Origin, Subprotocol
 
 from ...adapters.client_protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
 from ...adapters.client_session import CLOSE_UNAUTHENTICATED
 from ...adapters.client_use_cases import ClientUseCases
-from ...entities.errors import IotSphereError, Limited, TooManyConnections, Unauthenticated
+from ...entities.errors import IotSphereError, Limited, RequestInvalid, TooManyConnections, Unauthenticated
+from ..tls import HANDSHAKE_S
 from .admission import Admission
-from .connection import CLOSE_TIMEOUT_S, Client, Connection, WebSocketLimits
+from .connection import CLOSE_TIMEOUT_S, Client, Connection, FrameUser, WebSocketLimits
 
 __all__ = ("WebSocketGateway", "WebSocketLimits")
 
@@ -34,12 +37,24 @@ CHECK_EVERY_S: Final = 2.0
 CLOSE_RESTARTING: Final = 1012
 
 
-class WebSocketGateway:
-    """Listens for WebSocket clients of the protocol ``iotsphere.v1.json``."""
+FrameUserOf: TypeAlias = Callable[[ServerConnection, str], FrameUser | None]
 
-    def __init__(self, use_cases: ClientUseCases, limits: WebSocketLimits | None = None) -> None:
+
+class WebSocketGateway:
+    """Listens for WebSocket clients of the protocol ``iotsphere.v1.json``.
+
+    ``guests``: further subprotocols, and who takes their connections (None: there is no room).
+    """
+
+    def __init__(
+        self,
+        use_cases: ClientUseCases,
+        limits: WebSocketLimits | None = None,
+        guests: Mapping[str, FrameUserOf] | None = None,
+    ) -> None:
         self._use = use_cases
         self._limits = limits = limits or WebSocketLimits()
+        self._guests = guests or {}
         self._server: Server | None = None
         self._clients: dict[Client, None] = {}
         self._check: asyncio.Task[None] | None = None
@@ -60,9 +75,11 @@ class WebSocketGateway:
             host,
             port,
             ssl=ssl,
-            subprotocols=[cast(Subprotocol, SUBPROTOCOL)],
-            select_subprotocol=_choose_subprotocol,
+            ssl_handshake_timeout=HANDSHAKE_S if ssl is not None else None,
+            subprotocols=[cast(Subprotocol, name) for name in (SUBPROTOCOL, *self._guests)],
+            select_subprotocol=self._choose,
             process_request=self._admit,
+            process_response=self._hand_over,
             compression=None,
             extensions=_deflate() if limits.compression else None,
             origins=[*(cast(Origin, origin) for origin in limits.origins), None] if limits.origins else None,
@@ -87,6 +104,15 @@ class WebSocketGateway:
         try:
             if self._draining:
                 raise TooManyConnections("the gateway is restarting; try again in a moment")
+            if not self._use.authenticate.trusts(connection.certificate.id if connection.certificate else ""):
+                raise Unauthenticated("the client certificate was revoked; connect with a new one")
+            offered = offered_by(request)
+            chosen = self._choose(connection, offered)
+            if offered and chosen is None:
+                known = " or ".join((SUBPROTOCOL, *self._guests))
+                raise RequestInvalid(f"none of the offered subprotocols is spoken here; offer {known}, or none")
+            if chosen in self._guests:
+                return None  # it has limits and credentials of its own
             self._admission.admit(connection)
             header = request.headers.get("Authorization")
             if header is not None:
@@ -101,13 +127,34 @@ class WebSocketGateway:
         except Limited as error:
             self.counts[f"refused_{error.code}"] += 1
             return _refuse(http.HTTPStatus.SERVICE_UNAVAILABLE, error)
+        except RequestInvalid as error:
+            self.counts["refused_subprotocol"] += 1
+            return _refuse(http.HTTPStatus.BAD_REQUEST, error)
         except MultipleValuesError:
             self.counts["refused_unauthenticated"] += 1
             return _refuse(http.HTTPStatus.UNAUTHORIZED, Unauthenticated("send one Authorization header"))
         return None
 
+    def _choose(self, _: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        """The first one that we know; a client that offers none is served all the same."""
+        return next((name for name in offered if name == SUBPROTOCOL or name in self._guests), None)
+
+    def _hand_over(self, connection: ServerConnection, _: Request, response: Response) -> Response | None:
+        """Let a guest have the connection before its first frame can be read."""
+        assert isinstance(connection, Connection)
+        guest = self._guests.get(response.headers.get("Sec-WebSocket-Protocol", ""))
+        if response.status_code == http.HTTPStatus.SWITCHING_PROTOCOLS and guest is not None:
+            self._admission.knows(connection)
+            connection.user = guest(connection, connection.address)
+            if connection.user is None:
+                connection.transport.abort()
+        return None
+
     async def _handle(self, connection: ServerConnection) -> None:
         assert isinstance(connection, Connection)
+        if connection.user is not None:
+            await connection.wait_closed()
+            return
         client = connection.client = Client(connection, self._use, self._limits, _wants_exact(connection))
         self._clients[client] = None
         self.counts["connected"] += 1
@@ -121,17 +168,23 @@ class WebSocketGateway:
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             for count, client in enumerate(list(self._clients)):
-                if not client.session.still_valid():
+                if not self._still_valid(client):
                     self.counts["closed_credential"] += 1
                     client.session.close()
                     if client.connection.paused:  # what waits for it must not reach it any more
                         client.connection.transport.abort()
                     else:
-                        client.close(CLOSE_UNAUTHENTICATED, "the token expired or was revoked")
+                        client.close(CLOSE_UNAUTHENTICATED, "the token or certificate expired or was revoked")
                 else:
                     client.session.tell_cursors()
                 if count % 500 == 499:
                     await asyncio.sleep(0)
+
+    def _still_valid(self, client: Client) -> bool:
+        certificate = client.connection.certificate
+        if certificate is not None and not self._use.authenticate.trusts(certificate.id):
+            return False
+        return client.session.still_valid()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -165,6 +218,8 @@ class WebSocketGateway:
         for client in list(self._clients):
             client.connection.transport.abort()
         if self._server is not None:
+            for connection in self._server.connections:  # those of guests
+                connection.transport.abort()
             self._server.close()
             await self._server.wait_closed()
 
@@ -174,9 +229,13 @@ def _wants_exact(connection: ServerConnection) -> bool:
     return parse_qs(path.partition("?")[2]).get("numbers") == ["exact"]
 
 
-def _choose_subprotocol(_connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """Ours when it is offered; a client that offers none is served all the same; other offers get no subprotocol."""
-    return cast(Subprotocol, SUBPROTOCOL) if SUBPROTOCOL in offered else None
+def offered_by(request: Request) -> Sequence[Subprotocol]:
+    """The subprotocols that a client offers; none of them when the header is not what RFC 6455 asks for."""
+    lines = request.headers.get_all("Sec-WebSocket-Protocol")
+    try:
+        return [name for line in lines for name in parse_subprotocol(line)]
+    except InvalidHeaderFormat:
+        return []  # the library refuses it in its own words
 
 
 def _deflate() -> list[ServerPerMessageDeflateFactory]:

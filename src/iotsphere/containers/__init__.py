@@ -82,12 +82,14 @@ class Container(containers.DeclarativeContainer):
     ledger = providers.Singleton(Ledger, log, queue, documents, dead_letters)
     trace = providers.Singleton(Trace, log, dead_letters)
     http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
-    websocket_gateway: providers.Provider[Any] = providers.Singleton(doors.websocket_door, client_use_cases, settings)
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
     here: providers.Self[Any] = providers.Self()
     sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)
     presence = providers.Singleton(parts.presence_of, documents, publish, edge, clock, settings)
     mqtt_gateway: providers.Provider[Any] = providers.Singleton(doors.mqtt_door, here)
+    websocket_gateway: providers.Provider[Any] = providers.Singleton(
+        doors.websocket_door, client_use_cases, settings, mqtt_gateway
+    )
     http_gateway: providers.Provider[Any] = providers.Singleton(doors.http_door, here)
 
 

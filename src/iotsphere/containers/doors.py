@@ -12,7 +12,7 @@ from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
 
 
-def websocket_door(use_cases: ClientUseCases, settings: Settings) -> Any:
+def websocket_door(use_cases: ClientUseCases, settings: Settings, mqtt_gateway: Any) -> Any:
     from ..gateways.websocket import WebSocketGateway, WebSocketLimits
 
     limits = WebSocketLimits(
@@ -23,7 +23,7 @@ def websocket_door(use_cases: ClientUseCases, settings: Settings) -> Any:
         compression=settings.websocket_compression,
         origins=settings.websocket_origins,
     )
-    return WebSocketGateway(use_cases, limits)
+    return WebSocketGateway(use_cases, limits, {"mqtt": mqtt_gateway.over_websocket})
 
 
 def mqtt_door(box: Any) -> Any:

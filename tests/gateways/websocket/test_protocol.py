@@ -262,13 +262,17 @@ async def test_work_is_shared_and_acknowledged(door: Door) -> None:
 
 async def test_a_client_without_the_subprotocol_is_served_as_well(door: Door, house: House) -> None:
     headers = {"Authorization": f"Bearer {house.token()}"}
-    offers = [None, [Subprotocol("mqtt")], [Subprotocol("mqtt"), Subprotocol("iotsphere.v1.json")]]
+    offers = [None, [Subprotocol("soap"), Subprotocol("iotsphere.v1.json")]]
     chosen = []
     for offer in offers:
         async with connect(door.url, subprotocols=offer, additional_headers=headers, proxy=None) as socket:
             chosen.append(socket.subprotocol)
             assert (await Talker(socket).ask("ping"))["type"] == "ok"
-    assert chosen == [None, None, "iotsphere.v1.json"]
+    assert chosen == [None, "iotsphere.v1.json"]
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(door.url, subprotocols=[Subprotocol("soap")], additional_headers=headers, proxy=None)
+    assert refused.value.response.status_code == 400
+    assert b"offer iotsphere.v1.json, or none" in (refused.value.response.body or b"")
 
 
 async def test_binary_frames_are_requests_too(door: Door) -> None:
