@@ -94,3 +94,18 @@ def changes_lost(token: str) -> ChangesLost:
         f"what changed after {token[:80]!a} is not known any more: read the documents anew, then go on from now()",
         token=token,
     )
+
+
+def token_of(epoch: str, place: int) -> str:
+    """The token of stores that number their changes: ``epoch`` names the numbering, ``place`` the last change seen."""
+    return f"{epoch}.{place}"
+
+
+def place_of(token: str, epoch: str, first: int, last: int) -> int:
+    """The place that a token names. Raises ChangesLost where it lies in another epoch, or not in ``first`` … ``last``."""
+    named, _, number = token.partition(".")
+    if named != epoch or not (number.isascii() and number.isdigit() and len(number) < 20):
+        raise changes_lost(token)
+    if not first <= int(number) <= last:
+        raise changes_lost(token)
+    return int(number)

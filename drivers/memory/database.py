@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from ...adapters.database_body import at_path, decode, equal_scalars, same
-from ...adapters.database_requests import Declared, changes_lost, stands_or_conflict, texts_of
+from ...adapters.database_requests import Declared, changes_lost, place_of, stands_or_conflict, texts_of, token_of
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Change, Collection, Outcome, Stored, Write
 
-KEPT_CHANGES: Final = 100_000
+KEPT_BYTES: Final = 64 << 20
 QUIET_S: Final = 5.0
 SWEEP_S: Final = 1.0
 Row = tuple[int, bytes]
@@ -26,22 +26,29 @@ class Told(NamedTuple):
     before: bytes | None
     after: bytes | None
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return 200 + len(self.before or b"") + len(self.after or b"")
+
 
 class MemoryDatabase:
     """A ``Database`` of dicts that hold JSON texts, so that nobody's later changes to a body reach what is stored.
 
-    ``kept``: how many changes are remembered. ``quiet``: seconds between two words that nothing happened.
+    ``kept``: how many bytes of changes are remembered. ``quiet``: seconds between two words that nothing happened.
     """
 
-    def __init__(self, clock: Clock, kept: int = KEPT_CHANGES, quiet: float = QUIET_S) -> None:
+    def __init__(self, clock: Clock, kept: int = KEPT_BYTES, quiet: float = QUIET_S) -> None:
         self._clock = clock
         self._kept = kept
         self._quiet = quiet
         self._epoch = secrets.token_hex(4)
         self._declared = Declared()
         self._rows: dict[str, dict[str, Row]] = {}
-        self._journal: list[Told] = []
-        self._forgotten = 0
+        self._journal: dict[int, Told] = {}
+        self._size = 0
+        self._forgotten = 0  # places before this one are gone
+        self._end = 0
         self._swept_at = 0.0
         self._moved = asyncio.Event()
 
@@ -104,17 +111,18 @@ class MemoryDatabase:
         if not self._declared.collections[collection].watched:
             return
         facts = self._clock.now(), kind, collection, key, after[0] if after is not None else 0
-        self._journal.append(Told(facts, before and before[1], after and after[1]))
-        if len(self._journal) > self._kept * 2:
-            self.forget(self._kept)
+        self._journal[self._end] = told = Told(facts, before and before[1], after and after[1])
+        self._end += 1
+        self._size += told.size
+        self.forget(self._kept)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     def forget(self, kept: int = 0) -> None:
-        """Forget all but the last ``kept`` changes."""
-        count = max(0, len(self._journal) - kept)
-        del self._journal[:count]
-        self._forgotten += count
+        """Forget the oldest changes, down to ``kept`` bytes."""
+        while self._size > kept:
+            self._size -= self._journal.pop(self._forgotten).size
+            self._forgotten += 1
 
     async def find(
         self, collection: str, index: str, equal: Sequence[Any], *, after: Any = None, limit: int = 1_000
@@ -148,24 +156,24 @@ class MemoryDatabase:
 
     async def now(self) -> str:
         """A token for what happens from here on."""
-        return self._token(self._forgotten + len(self._journal))
+        return token_of(self._epoch, self._end)
 
     async def changes(self, after: str, collections: Sequence[str] = ()) -> AsyncGenerator[Change, None]:
         """Changes of the watched collections after a token, for ever."""
         wanted = frozenset(self._declared.watched(collections)) if collections else None
-        place = self._place(after)
+        place = place_of(after, self._epoch, self._forgotten, self._end)
         while True:
             self._sweep()
             moved = self._moved
-            while place < self._forgotten + len(self._journal):
+            while place < self._end:
                 if place < self._forgotten:
-                    raise changes_lost(self._token(place))
-                told = self._journal[place - self._forgotten]
+                    raise changes_lost(token_of(self._epoch, place))
+                told = self._journal[place]
                 place += 1
                 if wanted is None or told.facts[2] in wanted:
-                    yield Change(self._token(place), *told.facts, _body(told.before), _body(told.after))
+                    yield Change(token_of(self._epoch, place), *told.facts, _body(told.before), _body(told.after))
             if not await self._wait(moved):
-                yield Change(self._token(place), self._clock.now(), "quiet")
+                yield Change(token_of(self._epoch, place), self._clock.now(), "quiet")
 
     async def _wait(self, moved: asyncio.Event) -> bool:
         """Wait until something happens; False when nothing has for a while."""
@@ -193,15 +201,6 @@ class MemoryDatabase:
                 due = at_path(decode(text), collection.expires)
                 if type(due) is int and due < now:
                     self._remove(collection.name, key)
-
-    def _place(self, token: str) -> int:
-        epoch, _, number = token.partition(".")
-        if epoch != self._epoch or not number.isdigit() or int(number) < self._forgotten:
-            raise changes_lost(token)
-        return int(number)
-
-    def _token(self, place: int) -> str:
-        return f"{self._epoch}.{place}"
 
     def _table(self, collection: str) -> dict[str, Row]:
         return self._rows[self._declared.collection(collection).name]

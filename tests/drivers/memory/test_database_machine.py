@@ -1,0 +1,23 @@
+"""Random histories: two databases in memory are indistinguishable, and each token leads to the same changes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from iotsphere.drivers.clock import SystemClock
+from iotsphere.drivers.memory.database import MemoryDatabase
+from iotsphere.use_cases.ports.database import Database
+from tests.contracts.database_machine import DatabaseMachine
+
+
+class MemoryMachine(DatabaseMachine):
+    async def open(self) -> Database:
+        return MemoryDatabase(SystemClock())
+
+
+def test_its_changes_lead_on_from_each_token() -> None:
+    run_state_machine_as_test(
+        MemoryMachine,
+        settings=settings(max_examples=30, stateful_step_count=30, deadline=None),
+    )
