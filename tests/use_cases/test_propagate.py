@@ -1,0 +1,236 @@
+"""Change propagation on drivers in memory: told once, in order, across crashes, losses and lookups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+import orjson
+import pytest
+
+from iotsphere.adapters.message_id import derived
+from iotsphere.drivers.clock import ManualClock
+from iotsphere.drivers.memory.database import MemoryDatabase
+from iotsphere.drivers.memory.log import MemoryLog
+from iotsphere.entities.errors import ChangesLost, Unavailable
+from iotsphere.entities.message import Record
+from iotsphere.entities.position import Position
+from iotsphere.use_cases.ports.database import Change, Collection, Stored, Write
+from iotsphere.use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+
+from .stage import DOMAIN, Stage, soon
+
+THINGS = Collection("things", watched=True)
+KEY = f"{DOMAIN}/t1"
+
+
+class Teller:
+    """One message per change: which version of which thing."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._partition = log.partitions(DOMAIN, "shadow")[0]
+        self._system = log.partitions(DOMAIN, "system")[0]
+        self.losses: list[tuple[int, int, int]] = []
+
+    def records(self, change: Change) -> Sequence[Record]:
+        facts = {"key": change.key, "n": None if change.after is None else change.after["n"]}
+        message_id = derived(sha256(change.token.encode()).digest()[:16])
+        topic = f"{DOMAIN}/devices/t1/shadow/document"
+        return [Record(self._partition, topic, message_id, orjson.dumps(facts), 1)]
+
+    def lost(self, since: int, until: int, told: int) -> Record:
+        self.losses.append((since, until, told))
+        return Record(self._system, f"{DOMAIN}/system/alerts", derived(b"%16d" % since), b"{}", 1)
+
+
+class Lookups(MemoryDatabase):
+    """A store that keeps no states around its changes while ``bare``, and forgets its history on demand."""
+
+    bare = False
+    lost = False
+
+    async def changes(self, after: str, collections: Sequence[str] = ()) -> AsyncGenerator[Change, None]:
+        if self.lost:
+            self.lost = False
+            raise ChangesLost("the history is gone")
+        async for change in super().changes(after, collections):
+            if self.bare and change.kind in ("insert", "update"):
+                yield change._replace(before=None, after=None, whole=False, revision=0)
+            else:
+                yield change
+
+
+class Scene:
+    def __init__(self, stage: Stage, database: Lookups) -> None:
+        self.stage = stage
+        self.database = database
+        self.teller = Teller(stage.log)
+        self.kept: list[Change] = []
+
+    def listener(self) -> PropagateChanges:
+        stores = ChangeStores(self.database, self.stage.log, self.stage.documents, [THINGS])
+        return PropagateChanges(stores, self.stage.publish, self.teller, self._keep, self.stage.clock)
+
+    async def _keep(self, changes: Sequence[Change]) -> None:
+        self.kept += changes
+
+    async def put(self, number: int, key: str = KEY) -> Stored:
+        before = await self.database.get("things", key)
+        stored = await self.database.put("things", Write(key, before, {"n": number}))
+        assert stored is not None
+        return stored
+
+    async def told(self) -> list[int | None]:
+        partition = self.stage.log.partitions(DOMAIN, "shadow")[0]
+        part = await self.stage.log.read(partition, Position(0, 0), limit=10_000)
+        return [orjson.loads(entry.record.body)["n"] for entry in part.entries]
+
+    async def until(self, expected: list[int | None]) -> None:
+        deadline = asyncio.get_running_loop().time() + 20
+        while (told := await self.told()) != expected:
+            assert asyncio.get_running_loop().time() < deadline, f"{told} instead of {expected}"
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(listener: PropagateChanges) -> AsyncIterator[PropagateChanges]:
+    task = asyncio.get_running_loop().create_task(listener.run())
+    try:
+        yield listener
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    clock = ManualClock()
+    stage = Stage(clock)
+    await stage.make()
+    database = Lookups(clock, quiet=0.05)
+    await database.ensure([THINGS, HEARTBEATS])
+    return Scene(stage, database)
+
+
+async def test_each_change_is_told_once_and_in_order(scene: Scene) -> None:
+    async with running(scene.listener()) as listener:
+        await soon(lambda: listener._heard_at, "listening")
+        for number in range(50):
+            await scene.put(number)
+        await scene.database.put("things", Write(KEY, await scene.database.get("things", KEY), None))
+        await scene.until([*range(50), None])
+        assert listener.told == 51
+        assert [change.kind for change in scene.kept] == ["insert", *["update"] * 49, "delete"]
+
+
+async def test_what_was_there_before_the_first_start_is_told_as_it_is(scene: Scene) -> None:
+    await scene.put(1)
+    await scene.put(2)
+    async with running(scene.listener()):
+        await scene.until([2])
+        await scene.put(3)
+        await scene.until([2, 3])
+
+
+async def test_a_restart_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(1)
+        await scene.until([1])
+    await scene.put(2)
+    await scene.put(3)
+    async with running(scene.listener()):
+        await scene.until([1, 2, 3])
+
+
+async def test_what_was_appended_and_not_saved_is_not_told_again_however_late(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(1)
+        await scene.until([1])
+        place = await scene.stage.documents.get("changes", "listener")
+        assert place is not None
+        for number in range(2, 6):
+            await scene.put(number)
+        await scene.until([1, 2, 3, 4, 5])
+    await scene.stage.documents.put("changes", "listener", place.value)  # the crash lost the later saves
+    scene.stage.clock.advance(24 * 3600 * 1000)  # and the log's window for duplicates has passed
+    second = scene.listener()
+    async with running(second):
+        await scene.put(6)
+        await scene.until([1, 2, 3, 4, 5, 6])
+        assert second.told == 1
+        assert second.repeated >= 4
+
+
+async def test_a_lost_history_ends_in_the_present_state_and_one_announced_gap(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(1)
+        await scene.put(1, f"{DOMAIN}/t2")
+        await scene.put(1, f"{DOMAIN}/t3")
+        await scene.until([1, 1, 1])
+    for number in range(2, 9):
+        await scene.put(number)
+    await scene.database.put("things", Write(f"{DOMAIN}/t2", await scene.database.get("things", f"{DOMAIN}/t2"), None))
+    scene.database.lost = True
+    async with running(scene.listener()) as listener:
+        await scene.until([1, 1, 1, 8, None])
+        await soon(lambda: scene.teller.losses, "the announcement")
+        await scene.put(9)
+        await scene.until([1, 1, 1, 8, None, 9])
+        assert listener.gaps == 1
+    assert [told for _, _, told in scene.teller.losses] == [2]
+
+
+async def test_b20_states_that_have_to_be_looked_up_never_go_backwards(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(0)
+        await scene.until([0])
+    scene.database.bare = True
+    for number in range(1, 5):
+        await scene.put(number)
+    async with running(scene.listener()):
+        await scene.until([0, 4])
+        scene.database.bare = False
+    await scene.put(5)
+    await scene.database.put("things", Write(KEY, await scene.database.get("things", KEY), None))
+    async with running(scene.listener()):
+        await scene.until([0, 4, 5, None])
+
+
+async def test_a_document_that_went_before_it_could_be_looked_up_is_told_as_gone(scene: Scene) -> None:
+    scene.database.bare = True
+    async with running(scene.listener()):
+        stored = await scene.put(1)
+        await scene.database.put("things", Write(KEY, stored, None))
+        deadline = asyncio.get_running_loop().time() + 20
+        while not (told := await scene.told()) or told[-1] is not None:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.005)
+
+
+async def test_only_one_process_listens_and_the_next_takes_over(scene: Scene) -> None:
+    first = scene.listener()
+    second = scene.listener()
+    async with running(second):
+        await soon(lambda: second._heard_at, "the first one to listen")
+        async with running(first):
+            await scene.put(1)
+            await scene.until([1])
+            assert first._heard_at is None
+            first.ready()
+    async with running(first):
+        await scene.put(2)
+        await scene.until([1, 2])
+    assert (first.told, second.told) == (1, 1)
+
+
+async def test_silence_of_the_feed_makes_the_listener_unready(scene: Scene) -> None:
+    listener = scene.listener()
+    async with running(listener):
+        await soon(lambda: listener._heard_at, "listening")
+        listener.ready()
+        listener._heard_at = asyncio.get_running_loop().time() - 31
+        with pytest.raises(Unavailable, match="silent"):
+            listener.ready()

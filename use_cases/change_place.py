@@ -1,0 +1,83 @@
+"""Where the change listener stands: a token of the database, and the ends of the log at that time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ..entities.message import Record
+from ..entities.position import Partition, Position
+from ..entities.topic import CHANNELS
+from .ports.clock import Clock
+from .ports.documents import Documents
+from .ports.message_log import Appended, MessageLog
+
+CHECKPOINTS: Final = "changes"
+PLACE: Final = "listener"
+READ_ENTRIES: Final = 2_000
+READ_BYTES: Final = 1 << 22
+
+
+class Place(NamedTuple):
+    """``positions``: the log's ends when the place was saved. ``at``: ms since 1970."""
+
+    token: str
+    at: int
+    positions: Mapping[Partition, Position]
+
+
+class Checkpoint:
+    """Saves the place together with what was told last of each document. ``at``: ms of the last save, 0 before."""
+
+    def __init__(self, documents: Documents, log: MessageLog, clock: Clock) -> None:
+        self._documents = documents
+        self._log = log
+        self._clock = clock
+        self._positions: dict[Partition, Position] = {}
+        self.at = 0
+
+    async def load(self) -> str | None:
+        """The token of the last save; None before the first one."""
+        document = await self._documents.get(CHECKPOINTS, PLACE)
+        if document is None:
+            await self._to_the_ends()
+            return None
+        value = json.loads(document.value)
+        self._positions = {Partition(d, c, n): Position(e, o) for d, c, n, e, o in value["positions"]}
+        self.at = value["at"]
+        token: str = value["token"]
+        return token
+
+    async def appended_since(self) -> set[str]:
+        """The ids of all messages since the place was saved: among them what was told and not saved any more."""
+        ids: set[str] = set()
+        for partition, position in self._positions.items():
+            at = position
+            while True:
+                part = await self._log.read(partition, at, limit=READ_ENTRIES, max_bytes=READ_BYTES)
+                ids.update(entry.record.message_id for entry in part.entries if not entry.record.minted)
+                if part.end == at:
+                    break
+                at = part.end
+        return ids
+
+    def passed(self, records: list[Record], appended: Appended) -> None:
+        """Take note of where messages were appended."""
+        for record, position in zip(records, appended.positions, strict=True):
+            known = self._positions.get(record.partition)
+            if known is None or position > known:
+                self._positions[record.partition] = position
+
+    async def save(self, token: str, told: Mapping[str, bytes | None]) -> None:
+        """Save the place, and what was told last, in one step."""
+        self.at = self._clock.now()
+        places = [[*partition, *position] for partition, position in self._positions.items()]
+        value = json.dumps({"token": token, "at": self.at, "positions": places}).encode()
+        await self._documents.put_many(CHECKPOINTS, {PLACE: value, **told})
+
+    async def _to_the_ends(self) -> None:
+        for domain in self._log.domains():
+            for channel in CHANNELS:
+                for partition in self._log.partitions(domain, channel):
+                    self._positions[partition] = (await self._log.bounds(partition)).last
