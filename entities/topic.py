@@ -23,6 +23,7 @@ from .errors import FilterInvalid, TopicInvalid
 MAX_TOPIC_BYTES: Final = 512
 MAX_TOPIC_LEVELS: Final = 10
 DEFAULT_DOMAIN: Final = "iotsphere"
+PLAYGROUND: Final = "playground"  # below {domain}/playground lie the free topics of guests, no part of the space
 
 CHANNELS: Final = ("telemetry", "shadow", "commands", "users", "system", "batch")
 
@@ -72,6 +73,11 @@ def is_shadow_name(text: str) -> bool:
 def is_domain(text: str) -> bool:
     """Tell whether the text is a domain name."""
     return _DOMAIN.match(text) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether the text is free of control characters and of what is no character."""
+    return _CONTROL.search(text) is None
 
 
 def _refuse(text: str, why: str, code: str = "topic_invalid") -> TopicInvalid:
@@ -126,6 +132,11 @@ def parse_topic(text: str) -> Topic:
     if kind == "system" and not rest and name in _SYSTEM:
         return Topic(text, domain, "system", text, None, None)
     raise _refuse(text, "below a domain there are devices, users and system/{status,metrics,alerts,dead-letters}")
+
+
+def key_of(topic: str) -> str:
+    """What FIFO is promised for, of any topic that lies in the log, a guest's among them. Raises TopicInvalid."""
+    return topic if topic.split("/", 2)[1:2] == [PLAYGROUND] else parse_topic(topic).key
 
 
 def _device_channel(rest: list[str]) -> str | None:
@@ -278,4 +289,5 @@ def _selects_any(levels: tuple[str, ...], place: tuple[_Level, ...]) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _channels(wanted: TopicFilter) -> frozenset[str]:
-    return frozenset(channel for channel, place in _SPACE if _selects_any(wanted.levels[1:], place))
+    found = frozenset(channel for channel, place in _SPACE if _selects_any(wanted.levels[1:], place))
+    return found | {"system"} if wanted.levels[1:2] == (PLAYGROUND,) else found

@@ -121,6 +121,8 @@ class MqttClient:
         messages: list[p.Burst | p.Publish | p.Oversized] = []
         ended: Ended | None = None
         visit = self.visit
+        if self._door.use.playground is not None:
+            events = self._door.use.playground.received(events)
         for event in events:
             if isinstance(event, p.Burst | p.Publish | p.Oversized):
                 messages.append(event)
@@ -221,7 +223,9 @@ class MqttClient:
         self.visit.outbox.pump()
 
     async def _identify(self, connect: p.Connect) -> Principal:
-        authenticate = self._door.use.authenticate
+        authenticate, playground = self._door.use.authenticate, self._door.use.playground
+        if playground is not None:
+            return playground.guest
         try:
             password = connect.password.decode() if connect.password is not None else None
         except UnicodeDecodeError as error:

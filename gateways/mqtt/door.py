@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...adapters.edge import Edge
 from ...adapters.mqtt.life import Offer
+from ...adapters.mqtt.playground import Playground
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...entities.topic import Topic, TopicFilter
@@ -71,7 +72,7 @@ class DeviceRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MqttUseCases:
-    """What the door leads to. ``care`` and ``requests`` may be missing."""
+    """What the door leads to. ``care`` and ``requests`` may be missing; with a ``playground`` it is for guests alone."""
 
     authenticate: Authenticate
     publish: MessagePublishUseCase
@@ -84,6 +85,7 @@ class MqttUseCases:
     clock: Clock
     care: DeviceCare | None = None
     requests: DeviceRequests | None = None
+    playground: Playground | None = None
 
 
 @dataclass(frozen=True, slots=True)

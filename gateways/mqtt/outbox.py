@@ -13,6 +13,7 @@ from typing import Final
 from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
+from ...adapters.mqtt.playground import PlaygroundPlans
 from ...adapters.mqtt.session import Session
 from ...entities.message import Entry, Record
 from ...entities.position import Gap, Partition, Position
@@ -40,7 +41,9 @@ class MqttOutbox:
         self.full = False
         self.moved = False
         self._care = door.use.care if principal.kind == "device" else None
-        self.plans = Plans(self._care.watches if self._care is not None else None)
+        playground = door.use.playground
+        watched = self._care.watches if self._care is not None else None
+        self.plans = Plans(watched) if playground is None else PlaygroundPlans(playground)
         self.standing = Standing(session, self.plans)
         self._session = session
         self._principal = principal
@@ -48,7 +51,7 @@ class MqttOutbox:
         self._limit = door.limits.outbox_bytes
         self._counts = door.counts
         self._flush = flush
-        self._parts = Parts(session.version, self._clock)
+        self._parts = Parts(session.version, self._clock, playground)
         self._queue: deque[tuple[Entry, Batch, int]] = deque()
         self._first: deque[tuple[Record, Wanted | None]] = deque()
         self._bytes = 0
@@ -199,7 +202,7 @@ class MqttOutbox:
         identifiers: tuple[int, ...]
         if wanted is not None:
             identifiers = (wanted.identifier,) if wanted.identifier else ()
-            qos, flags = wanted.qos, p.RETAIN
+            qos, flags = self.plans.retained_qos(record, wanted), p.RETAIN
         else:
             plan = self.plans.of_topic(record.topic)
             if plan is None:

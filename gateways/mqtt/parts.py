@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.encode import encode, publish_parts
-from ...adapters.mqtt.properties import NONE, Properties
+from ...adapters.mqtt.playground import Playground
+from ...adapters.mqtt.properties import NONE
 from ...entities.message import Record
 from ...use_cases.feed import Batch
 from ...use_cases.ports.clock import Clock
@@ -13,8 +16,9 @@ from ...use_cases.ports.clock import Clock
 class Parts:
     """Writes PUBLISH packets for one version of the protocol, in two parts around the packet id (QoS 0: in one)."""
 
-    def __init__(self, version: int, clock: Clock) -> None:
+    def __init__(self, version: int, clock: Clock, playground: Playground | None = None) -> None:
         self.version = version
+        self._playground = playground
         self._clock = clock
         self._shared = f"mqtt{version}"
 
@@ -34,13 +38,14 @@ class Parts:
 
     def of_record(self, record: Record, flags: int, identifiers: tuple[int, ...]) -> tuple[bytes, bytes]:
         """The parts of any record."""
-        properties = NONE
+        topic, body, properties = record.topic.encode(), record.body, NONE
+        if self._playground is not None:
+            topic, body, _, properties = self._playground.handed(record)
         if self.version == p.MQTT_5 and (identifiers or record.expires_at):
             left = None
             if record.expires_at:
                 left = max(1, (record.expires_at - self._clock.now()) // 1000)
-            properties = Properties(message_expiry_interval=left, subscription_identifiers=identifiers)
-        topic = record.topic.encode()
+            properties = replace(properties, message_expiry_interval=left, subscription_identifiers=identifiers)
         if flags & 6:
-            return publish_parts(topic, record.body, flags, self.version, properties)
-        return encode(p.Publish(topic, record.body, 0, flags, properties), self.version), b""
+            return publish_parts(topic, body, flags, self.version, properties)
+        return encode(p.Publish(topic, body, 0, flags, properties), self.version), b""

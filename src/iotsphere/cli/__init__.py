@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from .. import __version__
 from ..entities.errors import IotSphereError
-from . import dead_letters, devices, messages, serving
+from . import dead_letters, devices, messages, playground, serving
 from .console import err, out
 
 app = typer.Typer(
@@ -23,7 +23,8 @@ app = typer.Typer(
 app.add_typer(devices.app, name="device")
 app.add_typer(dead_letters.app, name="dead-letters")
 for command in (
-    serving.up, serving.run, devices.token, messages.publish, messages.tail, messages.ledger, messages.trace,
+    serving.up, serving.run, playground.playground, devices.token, messages.publish, messages.tail, messages.ledger,
+    messages.trace,
 ):  # fmt: skip
     app.command()(command)
 

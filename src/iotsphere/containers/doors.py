@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..adapters.client_use_cases import ClientUseCases
 from ..settings import Settings
+from ..use_cases.certificate_watch import CertificateWatch
 from ..use_cases.feed import Feed
 from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.publish import MessagePublishUseCase
@@ -49,6 +51,28 @@ def mqtt_door(box: Any) -> Any:
     return MqttGateway(use_cases, limits)
 
 
+def playground_door(box: Any) -> Any:
+    """An MQTT door for guests alone, as ``mqtt_door`` for everything but topics and payloads."""
+    from ..adapters.mqtt.life import Offer
+    from ..adapters.mqtt.playground import Playground, PlaygroundEdge
+    from ..gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
+
+    use_cases = MqttUseCases(
+        authenticate=box.authenticate(),
+        publish=box.publish(),
+        subscribe=box.subscribe(),
+        edge=PlaygroundEdge(box.clock(), box.log().partitions),
+        last_values=box.last_values(),
+        sessions=box.sessions(),
+        presence=box.presence(),
+        rates=box.rates(),
+        clock=box.clock(),
+        playground=Playground(box.settings().domains[0]),
+    )
+    limits = MqttLimits(close_on_denial=False, offer=Offer(connect_within=4.5, max_keep_alive=60))
+    return MqttGateway(use_cases, limits)
+
+
 def http_door(box: Any) -> Any:
     from ..gateways.http import HttpGateway, HttpLimits, HttpUseCases
 
@@ -69,7 +93,7 @@ def http_door(box: Any) -> Any:
         trace=box.trace(),
         log=box.log(),
         cursor_key=box.secrets().cursor,
-        measures=box.measures(),
+        measures=(*box.measures(), *box.tls_measures()),
     )
     return HttpGateway(use_cases, limits)
 
@@ -96,3 +120,28 @@ def measures_of(
         Measure("iotsphere_superseded", "Values not sent since a newer one replaced them", lambda: flow.superseded),
         Measure("iotsphere_lost", "Messages trimmed past the cap before a registered reader", lambda: retention.lost),
     )
+
+
+def tls_measures_of(certificates: Any, watch: CertificateWatch | None) -> Any:
+    from ..gateways.http import Measure
+
+    if certificates is None or watch is None:
+        return ()
+
+    def failed() -> int:
+        return sum(count for why, count in certificates.handshakes.items() if why != "accepted")
+
+    def accepted() -> int:
+        return int(certificates.handshakes.get("accepted", 0))
+
+    left = partial(partial, watch.days_left)
+    found = [
+        Measure("iotsphere_certificate_days_left", "Days until our certificate expires", left("certificate"), "gauge"),
+        Measure("iotsphere_client_ca_days_left", "Days until a client authority expires", left("client_ca"), "gauge"),
+        Measure("iotsphere_client_crl_days_left", "Days until a revocation list expires", left("client_crl"), "gauge"),
+        Measure("iotsphere_certificates_renewed", "Times that changed files were taken", lambda: watch.renewed),
+        Measure("iotsphere_certificates_rejected", "Times that changed files were refused", lambda: watch.rejected),
+        Measure("iotsphere_tls_handshakes", "TLS handshakes that went well", accepted),
+        Measure("iotsphere_tls_handshakes_failed", "TLS handshakes that failed; the log says why", failed),
+    ]
+    return tuple(each for each in found if each.kind != "gauge" or each.read() != float("inf"))
