@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import orjson
 
 from ..entities.message import Record
@@ -18,6 +20,10 @@ def gateway_principal(domain: str) -> Principal:
 
 def loss_alert(edge: Edge, gap: Gap, now: int) -> Record:
     """The alert that a registered reader lost messages to the hard cap of retention."""
-    domain = gap.partition.domain
+    return alert(edge, gap.partition.domain, "messages_lost", {"missed": gap_facts(gap)}, now)
+
+
+def alert(edge: Edge, domain: str, name: str, facts: Mapping[str, object], now: int) -> Record:
+    """An alert to a domain's operators. ``facts``: what JSON can hold."""
     route = edge.route(gateway_principal(domain), f"{domain}/system/alerts")
-    return edge.admit(route, orjson.dumps({"alert": "messages_lost", "missed": gap_facts(gap)}), now)
+    return edge.admit(route, orjson.dumps({"alert": name, **facts}), now)

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from ...adapters.http.failures import body_of, status_of
+from ...entities.certificate import Certificate
 from ...entities.errors import RequestInvalid, TooManyConnections
+from ..tls import peer_certificate
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 
@@ -39,11 +42,12 @@ class HttpLimits:
 class Admission:
     """Counts connections, in all and per address. New ones are refused at a limit; old ones are kept.
 
-    ``empty`` is set while there is none.
+    ``empty`` is set while there is none. ``trusts``: whether a client certificate has not been revoked meanwhile.
     """
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, trusts: Callable[[str], bool] = lambda _: True) -> None:
         self.limits = limits
+        self.trusts = trusts
         self.open = 0
         self.refused = 0
         self.empty = asyncio.Event()
@@ -89,6 +93,7 @@ class HttpConnection(H11Protocol):
         super().__init__(**given)
         self._admission = admission
         self._address: str | None = None
+        self._certificate: Certificate | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -97,6 +102,7 @@ class HttpConnection(H11Protocol):
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         super().connection_made(transport)
+        self._certificate = peer_certificate(transport)
         refusal = self._admission.enter(address)
         if refusal is not None:
             self._refuse(status_of(refusal), body_of(refusal))
@@ -118,6 +124,10 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes; the first one of a request starts its clock."""
         if self.transport.is_closing():
+            return
+        if self._certificate is not None and not self._admission.trusts(self._certificate.id):
+            self._admission.refused += 1
+            self.transport.abort()
             return
         self._arm()
         super().data_received(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl as tls
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from starlette.exceptions import HTTPException
 from ...adapters.http.failures import body_of, headers_of, status_of
 from ...adapters.http.models import FailureBody
 from ...entities.errors import IotSphereError, NotFound, RequestInvalid
+from ..tls import HANDSHAKE_S
 from . import dead_letters, identity, messages, status
 from .access import HttpUseCases, answers, rule_of
 from .connection import MAX_HEAD_BYTES, Admission, HttpConnection, HttpLimits
@@ -118,7 +120,7 @@ class HttpGateway:
     def __init__(self, use_cases: HttpUseCases, limits: HttpLimits) -> None:
         self.metrics = Metrics()
         self.app = make_app(use_cases, self.metrics)
-        self.admission = Admission(limits)
+        self.admission = Admission(limits, use_cases.authenticate.trusts)
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # clients must not be able to fill the log
@@ -136,7 +138,7 @@ class HttpGateway:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, host: str, port: int, ssl: tls.SSLContext | None = None) -> tuple[str, int]:
         """Listen; port 0 = any free one. Returns the address. Raises OSError when it cannot."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -153,7 +155,22 @@ class HttpGateway:
         self._config.load()
         server = uvicorn.Server(self._config)
         server.lifespan = self._config.lifespan_class(self._config)
-        await server.startup(sockets=[listening])
+        make = partial(
+            cast(Any, self._config.http_protocol_class),
+            config=self._config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
+        # As uvicorn's own startup does it, which knows no limit for the handshake.
+        server.servers = [
+            await loop.create_server(
+                make,
+                sock=listening,
+                ssl=ssl,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_S if ssl is not None else None,
+            )
+        ]
         self._server, self._socket = server, listening
         bound = listening.getsockname()
         return bound[0], bound[1]

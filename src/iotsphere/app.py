@@ -8,12 +8,14 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from ssl import SSLContext
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import structlog
 
 from .containers import Container, make_container
+from .containers.tls import listeners_of
 from .drivers.secrets import Secrets, load_or_create
 from .endpoints import parse_address, shown, write_endpoints
 from .entities.errors import RequestInvalid, Unavailable
@@ -31,7 +33,7 @@ OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
 class Door(Protocol):
     """What every gateway can do."""
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> tuple[str, int]:
         """Listen; returns the address."""
         ...
 
@@ -48,7 +50,7 @@ class App:
     """One process with the doors of its roles. Use it as an async context manager, then wait for ``stopped``."""
 
     def __init__(self, settings: Settings, roles: tuple[str, ...] = ROLES, secrets: Secrets | None = None) -> None:
-        self.settings = settings
+        self.settings = settings = _fitted(settings, roles)
         self.roles = roles
         self.container = make_container(settings, secrets or load_or_create(settings.secrets_file))
         self.endpoints: dict[str, str] = {}
@@ -89,6 +91,9 @@ class App:
         self._watch("last values", box.feed().keep_saving)
         self._watch("retention", box.retention().keep)
         self._watch("revocations", self._keep_refreshing)
+        watch = box.certificate_watch()
+        if watch is not None:
+            self._watch("certificates", watch.keep)
         for role in self.roles:
             await self._open_door(role)
         if self.roles:  # without doors it is a guest in somebody's process
@@ -107,32 +112,36 @@ class App:
             await box.log().ensure(domain, box.channels())
 
     async def _open_door(self, role: str) -> None:
-        settings = self.settings
-        door: Door
-        match role:
-            case "ingress":
-                door, address, name, form = self.container.mqtt_gateway(), settings.mqtt, "mqtt", "{}"
-            case "websocket":
-                door, address, name, form = (
-                    self.container.websocket_gateway(),
-                    settings.websocket,
-                    "websocket",
-                    "ws://{}",
+        box = self.container
+        listeners = listeners_of(self.settings, box.certificates(), role)
+        doors = {"ingress": box.mqtt_gateway, "websocket": box.websocket_gateway, "api": box.http_gateway}
+        door: Door = doors[role]()
+        if role == "websocket" and "ingress" not in self.roles:  # it has MQTT clients as well
+            mqtt = box.mqtt_gateway()
+            self._keep("mqtt", mqtt)
+            await mqtt.open()
+        self._keep(role, door)
+        for each in listeners:
+            host, port = parse_address(each.address)
+            try:
+                bound = await door.start(host, port, each.tls)
+            except OSError as error:
+                raise RequestInvalid(
+                    f"cannot listen on {each.address} for {each.name}: {error.strerror}; choose another with "
+                    f"{each.setting}"
+                ) from error
+            self.endpoints[each.name] = each.form.format(shown(bound))
+            if each.name == "mqtt" and each.is_open_to_readers:
+                logger.warning(
+                    "mqtt_without_tls",
+                    address=each.address,
+                    message="passwords travel in clear between devices and this address",
+                    remedy="set tls_certificate and let devices use mqtt_tls; keep this address on 127.0.0.1",
                 )
-            case "api":
-                door, address, name, form = self.container.http_gateway(), settings.http, "http", "http://{}"
-            case _:
-                raise RequestInvalid(f"{role!a} is no role: choose from {', '.join(ROLES)}")
-        host, port = parse_address(address)
-        try:
-            bound = await door.start(host, port)
-        except OSError as error:
-            raise RequestInvalid(
-                f"cannot listen on {address} for {name}: {error.strerror}; choose another with --{name} HOST:PORT"
-            ) from error
-        self._doors[role] = door
+
+    def _keep(self, name: str, door: Door) -> None:
+        self._doors[name] = door
         self._stack.push_async_callback(door.close)
-        self.endpoints[name] = form.format(shown(bound))
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -197,6 +206,15 @@ class App:
             await asyncio.wait_for(box.feed().save(), seconds)
         except (Unavailable, TimeoutError) as error:
             logger.warning("last_values_not_saved", message=str(error), remedy="they are read again from the log")
+
+
+def _fitted(settings: Settings, roles: tuple[str, ...]) -> Settings:
+    """The settings of a process with these roles: no TLS without doors, and a node name of its own for each kind."""
+    if not roles:
+        return settings.model_copy(update={"tls_certificate": None})
+    if "ingress" in roles or "websocket" not in roles:
+        return settings
+    return settings.model_copy(update={"node": f"{settings.node[:54]}.websocket"})
 
 
 @asynccontextmanager

@@ -11,12 +11,14 @@ from functools import partial
 from .app import App
 from .drivers import simulated_devices as simulated
 from .endpoints import parse_address
-from .entities.errors import Conflict
+from .entities.errors import Conflict, RequestInvalid
 
 
 @asynccontextmanager
 async def demonstration(app: App) -> AsyncIterator[dict[str, str]]:
     """Run the simulated stations; yields the credentials of a further device for the user to play with."""
+    if "mqtt" not in app.endpoints:
+        raise RequestInvalid("the demonstration's devices speak no TLS: give the plain MQTT door an address with --mqtt")
     domain = app.settings.domains[0]
     host, port = parse_address(app.endpoints["mqtt"])
     tasks: list[asyncio.Task[None]] = []

@@ -48,11 +48,41 @@ class Settings(BaseSettings):
     node: str = Field(
         default="gateway",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
-        description="Name of this process, the same after its restart; each of several ingress processes needs its own",
+        description="Name of this process, the same after its restart; each of several ingress or websocket processes needs its own",
     )
-    mqtt: str = Field(default="127.0.0.1:1883", description="HOST:PORT of the MQTT door; port 0 = any free one")
+    mqtt: str = Field(
+        default="127.0.0.1:1883",
+        description="HOST:PORT of the MQTT door without TLS; port 0 = any free one; empty = none, where there is TLS",
+    )
+    mqtt_tls: str = Field(
+        default="127.0.0.1:8883", description="HOST:PORT of the MQTT door with TLS, which `tls_certificate` opens"
+    )
     websocket: str = Field(default="127.0.0.1:8765", description="HOST:PORT of the WebSocket door")
     http: str = Field(default="127.0.0.1:8080", description="HOST:PORT of the HTTP door")
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM file with the gateway's certificate and its chain: the WebSocket and HTTP doors then speak TLS "
+        "only; read again when it changes, like the other `tls_` files",
+    )
+    tls_key: Path | None = Field(
+        default=None, description="PEM file with the key, without a passphrase; default: the file of the certificate"
+    )
+    tls_client_ca: Path | None = Field(
+        default=None, description="PEM file with the authorities whose client certificates are believed"
+    )
+    tls_client_crl: Path | None = Field(
+        default=None,
+        description="PEM file with those authorities' lists of revoked certificates; an expired list lets nobody in "
+        "who shows a certificate",
+    )
+    tls_require_client_certificate: tuple[Literal["mqtt", "websocket", "http"], ...] = Field(
+        default=(), description="Doors that let only clients with a certificate in; `mqtt` is the one with TLS"
+    )
+    tls_identity: Literal["cn", "san"] = Field(
+        default="cn",
+        description="What names a certificate's device: `cn` its common name, `san` its alternative name, which is "
+        "`iotsphere://DOMAIN/devices/ID` or a DNS name",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged")
     max_connections: int = Field(default=10_000, ge=1, description="Connections per door")
     max_connections_per_address: int = Field(
@@ -95,6 +125,16 @@ class Settings(BaseSettings):
     def _caps_lie_above(self) -> Self:
         if self.hard_cap_days < self.retention_days or self.hard_cap_gib < self.retention_gib:
             raise ValueError("a hard cap must not be below its retention: past it messages go even if a reader lags")
+        return self
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if self.tls_certificate is None and (self.tls_key or self.tls_client_ca):
+            raise ValueError("tls_key and tls_client_ca need tls_certificate, the gateway's own certificate")
+        if self.tls_client_ca is None and (self.tls_client_crl or self.tls_require_client_certificate):
+            raise ValueError("tls_client_crl and tls_require_client_certificate need tls_client_ca, whom to believe")
+        if not self.mqtt and self.tls_certificate is None:
+            raise ValueError("without an MQTT address there must be TLS: set tls_certificate")
         return self
 
     @property

@@ -86,7 +86,7 @@ async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_js
 
 def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
     table = Table.grid(padding=(0, 2))
-    names = {"mqtt": "MQTT (devices)", "websocket": "WebSocket", "http": "HTTP API"}
+    names = {"mqtt": "MQTT (devices)", "mqtts": "MQTT with TLS", "websocket": "WebSocket", "http": "HTTP API"}
     for name, place in gateway.endpoints.items():
         table.add_row(f"[bold]{names[name]}[/]", escape(place))
     table.add_row("[bold]Data[/]", escape(str(gateway.settings.data.resolve())))

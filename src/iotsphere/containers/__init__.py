@@ -15,7 +15,6 @@ from ..adapters.values import pack_values, unpack_values
 from ..drivers.clock import SystemClock
 from ..drivers.secrets import Secrets
 from ..settings import Settings
-from ..use_cases.authenticate import Authenticate
 from ..use_cases.dead_letters import DeadLetters
 from ..use_cases.feed import Feed
 from ..use_cases.flow_control import MessageFlowControlUseCase
@@ -29,7 +28,7 @@ from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.tokens import Tokens
 from ..use_cases.trace import Trace
 from ..use_cases.work import WorkQueueUseCase, WorkStores
-from . import doors, parts, stores
+from . import doors, parts, stores, tls
 
 
 class Container(containers.DeclarativeContainer):
@@ -68,7 +67,10 @@ class Container(containers.DeclarativeContainer):
     access_tokens = providers.Singleton(parts.tokens_of, secrets, clock, settings)
     devices = providers.Singleton(parts.devices_of, documents, revocations, clock, secrets)
     tokens = providers.Singleton(Tokens, access_tokens, revocations, clock)
-    authenticate = providers.Singleton(Authenticate, devices, access_tokens, revocations)
+    certificates: providers.Provider[Any] = providers.Singleton(tls.certificates_of, settings, clock)
+    certificate_login = providers.Singleton(tls.login_of, settings, certificates, devices, clock)
+    certificate_watch = providers.Singleton(tls.watch_of, settings, certificates, clock, edge, publish)
+    authenticate = providers.Singleton(tls.authenticate_of, devices, access_tokens, revocations, certificate_login)
     rates = providers.Singleton(parts.rates_of, settings)
 
     delivery = providers.Singleton(parts.delivery_of, feed, secrets)
@@ -83,6 +85,7 @@ class Container(containers.DeclarativeContainer):
     trace = providers.Singleton(Trace, log, dead_letters)
     http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
+    tls_measures = providers.Singleton(doors.tls_measures_of, certificates, certificate_watch)
     here: providers.Self[Any] = providers.Self()
     sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)
     presence = providers.Singleton(parts.presence_of, documents, publish, edge, clock, settings)
