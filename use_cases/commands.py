@@ -1,0 +1,251 @@
+"""Commands: accepting, following and ending what callers ask of devices. Every step is written before it is told.
+
+A command is written to the database, appended to the log with its id as the message id, and then marked as queued. A
+timer appends again what was written and not queued; the log knows the id, so that is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from ..entities import command as life
+from ..entities.command import Command
+from ..entities.errors import Conflict, MessageRefused, NotFound, RequestInvalid
+from ..entities.message import Record
+from .ports.clock import Clock
+from .ports.database import Collection, Database, Index, Stored, Write
+from .ports.message_log import Appended
+
+COMMANDS: Final = Collection(
+    "commands",
+    (
+        Index("outstanding", ("domain", "device", "outstanding", "order")),
+        Index("by_device", ("domain", "device", "createdAt")),
+        Index("due", ("open", "due")),
+        Index("rollout", ("rollout", "state")),
+    ),
+    watched=True,
+    expires="removeAt",
+)
+DEFAULT_LIFE_MS: Final = 24 * 3600 * 1000
+MAX_LIFE_MS: Final = 30 * DEFAULT_LIFE_MS
+DEFAULT_TIMEOUT_MS: Final = 60_000
+MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+STALE_AFTER_MS: Final = 5 * 60 * 1000
+REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
+ATTEMPTS: Final = 12
+MAX_WAITERS: Final = 10_000
+POLL_S: Final = (0.02, 0.5)
+
+Append = Callable[[Sequence[Record]], Awaitable[Appended]]
+Compose = Callable[[Command, int], Record]
+Known = Callable[[str, str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a caller asks. ``id``: also the message id. ``stated_at``: when the caller says that it asked, 0: not said.
+
+    ``expires_at``, ms since 1970, and ``timeout``, ms: 0 for the defaults (24 hours, a minute).
+    """
+
+    id: str
+    domain: str
+    device: str
+    caller: str
+    payload: Mapping[str, Any]
+    expires_at: int = 0
+    timeout: int = 0
+    stated_at: int = 0
+    rollout: str = ""
+
+
+class Sent(NamedTuple):
+    """``repeated``: it was known already, and nothing was done again."""
+
+    command: Command
+    repeated: bool
+
+
+class Commands:
+    """``append`` makes records durable; ``compose`` (command, now) makes the request; ``known`` (domain, device id)."""
+
+    def __init__(self, database: Database, append: Append, compose: Compose, known: Known, clock: Clock) -> None:
+        self._database = database
+        self._append = append
+        self._compose = compose
+        self._known = known
+        self._clock = clock
+        self._wakers: dict[str, set[asyncio.Event]] = {}
+        self.waiting = 0
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def send(self, order: Order) -> Sent:
+        """Accept a command, unless it is known already.
+
+        Raises NotFound (no such device), RequestInvalid (times out of bounds), MessageRefused ``expired`` (stated
+        more than five minutes from now), Conflict (the id belongs to another command), and Unavailable.
+        """
+        now = self._clock.now()
+        command = life.accept(self._checked(order, now))
+        stored = await self._database.get(COMMANDS.name, command.key)
+        if stored is None:
+            if order.stated_at and abs(order.stated_at - now) > STALE_AFTER_MS:
+                raise MessageRefused(
+                    "the command was stated more than five minutes from now: state it anew with a new id",
+                    code="expired",
+                )
+            if not await self._known(order.domain, order.device):
+                raise NotFound
+            (outcome,) = await self._database.write(COMMANDS.name, [Write(command.key, None, life.body_of(command))])
+            if outcome.done and outcome.stands is not None:
+                return Sent(await self._queue(outcome.stands, command), False)
+            stored = outcome.stands
+        if stored is None:
+            raise Conflict(f"command {order.id} was removed at this moment: send it again")
+        known = life.command_of(stored.body)
+        if not life.same_order(known, command):
+            raise Conflict(f"{order.id} is the id of another command: choose a new one", id=order.id)
+        return Sent(known, True)
+
+    def _checked(self, order: Order, now: int) -> Command:
+        expires_at = order.expires_at or now + DEFAULT_LIFE_MS
+        if not now < expires_at <= now + MAX_LIFE_MS:
+            raise RequestInvalid("expiresAt: a command lives until a time in the future, 30 days from now at most")
+        timeout = order.timeout or DEFAULT_TIMEOUT_MS
+        if not 0 < timeout <= MAX_TIMEOUT_MS:
+            raise RequestInvalid("timeout: a command waits for its device for more than 0 s and up to 24 hours")
+        return Command(
+            id=order.id,
+            domain=order.domain,
+            device=order.device,
+            caller=order.caller,
+            payload=order.payload,
+            created_at=now,
+            expires_at=expires_at,
+            timeout=timeout,
+            rollout=order.rollout,
+        )
+
+    async def _queue(self, stored: Stored, command: Command) -> Command:
+        """Append the request, and note where it lies: that is its place among the device's commands."""
+        appended = await self._append([self._compose(command, self._clock.now())])
+        position = appended.positions[0]
+        order = f"{position.epoch:010d}-{position.offset:016d}"
+        return await self._move(stored, "logged", order=order)
+
+    async def cancel(self, domain: str, command_id: str) -> Command:
+        """End a command that the device has not been sent yet. Raises NotFound, and Conflict when it is too late."""
+        command = await self.learn(domain, command_id, "cancel")
+        if command.state != "cancelled":
+            why = "is over" if command.is_final else "is with the device already"
+            raise Conflict(
+                f"command {command_id} {why} ({command.state}) and cannot be taken back", state=command.state
+            )
+        return command
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def get(self, domain: str, command_id: str) -> Command:
+        """The command. Raises NotFound."""
+        stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
+        if stored is None:
+            raise NotFound
+        return life.command_of(stored.body)
+
+    async def of_device(self, domain: str, device: str, after: int = 0, limit: int = 100) -> Sequence[Command]:
+        """A device's commands that were made after a time (ms), oldest first."""
+        found = await self._database.find(COMMANDS.name, "by_device", (domain, device), after=after, limit=limit)
+        return [life.command_of(stored.body) for stored in found]
+
+    async def outstanding(self, domain: str, device: str, limit: int = 1_000) -> Sequence[Command]:
+        """What the device has not acknowledged yet and may still get, in order."""
+        now = self._clock.now()
+        found = await self._database.find(COMMANDS.name, "outstanding", (domain, device, True), after="", limit=limit)
+        commands = [life.command_of(stored.body) for stored in found]
+        return [command for command in commands if command.expires_at > now]
+
+    async def wait(self, domain: str, command_id: str, seconds: float) -> Command:
+        """The command once it is over, or as it is when the time has passed. Raises NotFound."""
+        if self.waiting >= MAX_WAITERS:
+            raise Conflict(f"{MAX_WAITERS} callers wait already: follow commands/status instead")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        pause, longest = POLL_S
+        moved = asyncio.Event()
+        key = f"{domain}/{command_id}"
+        self._wakers.setdefault(key, set()).add(moved)
+        self.waiting += 1
+        try:
+            while True:
+                moved.clear()
+                command = await self.get(domain, command_id)
+                left = end - loop.time()
+                if command.is_final or left <= 0:
+                    return command
+                try:
+                    await asyncio.wait_for(moved.wait(), min(pause, left))
+                except TimeoutError:
+                    pause = min(pause * 2, longest)
+        finally:
+            self.waiting -= 1
+            wakers = self._wakers[key]
+            wakers.discard(moved)
+            if not wakers:
+                del self._wakers[key]
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+
+    async def learn(
+        self, domain: str, command_id: str, evidence: str, answer: Mapping[str, Any] | None = None
+    ) -> Command:
+        """Move a command on by what was learned of it. Repeating is safe. Raises NotFound and Unavailable."""
+        stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
+        if stored is None:
+            raise NotFound
+        return await self._move(stored, evidence, answer)
+
+    async def tend(self, limit: int = 500) -> int:
+        """Do what time asks for: expire, time out, append again. Returns how many commands moved."""
+        now = self._clock.now()
+        moved = 0
+        for stored in await self._database.find(COMMANDS.name, "due", (True,), limit=limit):
+            command = life.command_of(stored.body)
+            if command.due > now:
+                break
+            evidence = life.timed_evidence(command, now)
+            if evidence == "heal":
+                await self._queue(stored, command)
+            elif evidence is not None:
+                await self.learn(command.domain, command.id, evidence)
+            moved += evidence is not None
+        return moved
+
+    async def _move(
+        self, stored: Stored, evidence: str, answer: Mapping[str, Any] | None = None, order: str = ""
+    ) -> Command:
+        for attempt in range(ATTEMPTS):
+            command = life.command_of(stored.body)
+            moved = life.advance(command, evidence, self._clock.now(), answer)
+            if order and not moved.order:
+                moved = replace(moved, order=order)
+            if moved == command:
+                return command
+            body = life.body_of(moved)
+            if moved.is_final:
+                body["removeAt"] = self._clock.now() + REMEMBERED_MS
+            (outcome,) = await self._database.write(COMMANDS.name, [Write(stored.key, stored, body)])
+            if outcome.done:
+                for waker in self._wakers.get(stored.key, ()):
+                    waker.set()
+                return moved
+            if outcome.stands is None:
+                raise NotFound
+            stored = outcome.stands
+            await asyncio.sleep(random.uniform(0, 0.01) * attempt)
+        raise Conflict(f"command {stored.key} is changed by too many at once: repeat it")
