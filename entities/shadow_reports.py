@@ -1,0 +1,179 @@
+"""What a device reports, folded into its shadow: in the order of the log, and by the device's time where it states one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from .merge_patch import effect, leaves, merge, without_newer
+from .pointer import ancestors, holds
+from .shadow import (
+    MAX_POINTER_BYTES,
+    MAX_REASON_CHARACTERS,
+    MAX_REMOVED,
+    OPEN,
+    REFUSED,
+    SUPERSEDED,
+    Answer,
+    Mark,
+    Shadow,
+    Wish,
+    check_limits,
+    version_conflict,
+)
+from .shadow_changes import advance, revive, settle
+
+
+class Place(NamedTuple):
+    """Where in the log a report lies; ``partition``: its channel and number."""
+
+    partition: str
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a device says of itself.
+
+    ``at``: the time of what it saw. ``stated``: that time is the device's own, so leaves that are newer stay as they are.
+    ``received_at``: when it came. ``refused``: a reason for each desired place that it will not take on, of the delta
+    ``sequence`` and those before it (None: of all). ``version``: the one that it must be at; None: any.
+    """
+
+    patch: Mapping[str, Any]
+    at: int
+    received_at: int
+    author: str
+    stated: bool = False
+    message_id: str = ""
+    version: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    sequence: int | None = None
+    place: Place | None = None
+
+
+def report(shadow: Shadow, said: Report, at: int) -> tuple[Shadow, Answer]:
+    """Fold a report in. Equal values change nothing.
+
+    A report that lies before the last one of its partition that changed something was folded in then, and does nothing:
+    so a slice of the log may be folded again. Raises VersionConflict, and MessageRefused (payload_too_large).
+    """
+    standing = Answer(shadow.version, shadow.sequence, changed=False)
+    if _is_folded(shadow, said.place):
+        return shadow, standing
+    if said.version is not None and said.version != shadow.version:
+        raise version_conflict(shadow, said.version)
+    superseded = standing._replace(outcome=SUPERSEDED)
+    if 0 < said.received_at <= shadow.deleted_at:
+        return shadow, superseded
+    timed = shadow.timed or said.stated
+    patch = _timely(shadow, said) if said.stated else said.patch
+    if said.patch and not patch and not said.refused:
+        return shadow, superseded
+    version = shadow.version + 1
+    merged = merge(shadow.reported, patch)
+    mark = Mark(said.at, version, said.author)
+    marks, removed = shadow.marks, shadow.removed
+    if timed:
+        marks, removed = _confirmed(shadow, patch, mark)
+    if merged is not shadow.reported:
+        changed = effect(shadow.reported, merged)
+        marks = {**marks, **dict.fromkeys(changed.put, mark)}
+        for pointer in changed.gone:
+            marks.pop(pointer, None)
+        if timed:
+            removed = _bounded({**removed, **dict.fromkeys(changed.gone, mark)}, changed.put)
+    refused = _refused(shadow, said, at)
+    folded = _folded(shadow, said.place)
+    state: dict[str, Any] = {"reported": merged, "marks": marks, "removed": removed, "timed": timed, "folded": folded}
+    if merged is shadow.reported and not refused:
+        if marks is shadow.marks and removed is shadow.removed:
+            return shadow, standing
+        return replace(shadow, **state), standing
+    if not shadow.exists:
+        shadow = revive(shadow, at)
+    # Where nothing is desired of what has changed, the wishes and the delta stay as they are.
+    if refused or not shadow.desired.keys().isdisjoint(patch):
+        settled = settle(shadow, replace(shadow, wishes={**shadow.wishes, **refused}, reported=merged), at)
+        state.update(wishes=settled.wishes, sequence=settled.sequence)
+    after = advance(shadow, at, said.author, said.message_id, {}, **state)
+    check_limits(shadow, after)
+    return after, Answer(after.version, after.sequence, changed=True)
+
+
+def _is_folded(shadow: Shadow, place: Place | None) -> bool:
+    if place is None or (known := shadow.folded.get(place.partition)) is None:
+        return False
+    # Places of another epoch are folded anew: they may be of another log, and a suffix of reports that is folded a
+    # second time in its order ends in the same state.
+    return known[0] == place.epoch and place.offset <= known[1]
+
+
+def _folded(shadow: Shadow, place: Place | None) -> Mapping[str, tuple[int, int]]:
+    return shadow.folded if place is None else {**shadow.folded, place.partition: (place.epoch, place.offset)}
+
+
+def _timely(shadow: Shadow, said: Report) -> Mapping[str, Any]:
+    """The patch less what is newer in the shadow."""
+    newer = frozenset(
+        pointer for places in (shadow.marks, shadow.removed) for pointer, mark in places.items() if mark.at > said.at
+    )
+    if not newer:
+        return said.patch
+    around = frozenset(place for pointer in newer for place in ancestors(pointer))
+    kept: Mapping[str, Any] = without_newer(said.patch, newer, around, frozenset(shadow.marks.keys() - newer))
+    return kept
+
+
+def _confirmed(shadow: Shadow, patch: Mapping[str, Any], mark: Mark) -> tuple[Mapping[str, Mark], Mapping[str, Mark]]:
+    """The marks with the later time of leaves that were said to be as they are; the same objects if there are none.
+
+    Without this, a report that was late would win over a newer one that had found nothing to change.
+    """
+    stated = leaves(patch)
+    held = {
+        pointer: known._replace(at=mark.at)
+        for pointer in stated
+        if (known := shadow.marks.get(pointer)) is not None and known.at < mark.at
+    }
+    absent = {
+        pointer: mark
+        for pointer, value in stated.items()
+        if value is None
+        and pointer not in shadow.marks
+        and ((gone := shadow.removed.get(pointer)) is None or gone.at < mark.at)
+    }
+    return (
+        {**shadow.marks, **held} if held else shadow.marks,
+        _bounded({**shadow.removed, **absent}, {}) if absent else shadow.removed,
+    )
+
+
+def _bounded(removed: dict[str, Mark], put: Mapping[str, Any]) -> dict[str, Mark]:
+    """What is remembered of removed leaves: the latest ones, and none that is there again."""
+    for pointer in put:
+        removed.pop(pointer, None)
+    if len(removed) > MAX_REMOVED or sum(map(len, removed)) > MAX_POINTER_BYTES // 4:
+        room = MAX_POINTER_BYTES // 4
+        kept: dict[str, Mark] = {}
+        for pointer, mark in sorted(removed.items(), key=lambda item: item[1].at, reverse=True)[:MAX_REMOVED]:
+            room -= len(pointer)
+            if room < 0:
+                break
+            kept[pointer] = mark
+        return kept
+    return removed
+
+
+def _refused(shadow: Shadow, said: Report, at: int) -> dict[str, Wish]:
+    """The open wishes that the device will not carry out: those at or inside the places that it gives reasons for."""
+    found: dict[str, Wish] = {}
+    for place, reason in said.refused.items():
+        for pointer, wish in shadow.wishes.items():
+            if not holds(place, pointer) or wish.status not in OPEN:
+                continue
+            if said.sequence is None or wish.sequence <= said.sequence:
+                found[pointer] = wish._replace(status=REFUSED, since=at, reason=reason[:MAX_REASON_CHARACTERS])
+    return found

@@ -1,0 +1,56 @@
+"""The fleet: which devices a filter selects, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
+
+from ..entities.fleet import FleetFilter
+from .ports.database import Collection, Database
+from .shadows import Shadows
+
+DEVICES: Final = Collection("devices")
+PAGE: Final = 500
+
+
+class Fleet:
+    """Looks devices up. What is selected is what the database holds while a page is read."""
+
+    def __init__(self, database: Database, shadows: Shadows) -> None:
+        self._database = database
+        self._shadows = shadows
+
+    async def select(self, domain: str, wanted: FleetFilter, after: str = "") -> AsyncGenerator[Sequence[str], None]:
+        """The ids of the selected devices beyond ``after``, ascending, in pages. Close it with ``aclose``.
+
+        Raises Unavailable; go on after the last id then.
+        """
+        async for page in self._pages(domain, wanted, after):
+            found = [device for device, labels in page.items() if wanted.selects(device, labels)]
+            if wanted.looks_at_shadows and found:
+                shadows = await self._shadows.get_many([wanted.shadow_of(domain, device) for device in found])
+                reported = {key.device: shadow.reported for key, shadow in shadows.items()}
+                found = [device for device in found if wanted.matches(device, page[device], reported.get(device, {}))]
+            if found:
+                yield found
+
+    async def _pages(
+        self, domain: str, wanted: FleetFilter, after: str
+    ) -> AsyncGenerator[Mapping[str, Mapping[str, Any]], None]:
+        """The labels of devices by id, page by page: of those named, or of all with the filter's prefix."""
+        if wanted.ids:
+            ids = sorted(device for device in wanted.ids if device > after)
+            for start in range(0, len(ids), PAGE):
+                keys = [f"{domain}/{device}" for device in ids[start : start + PAGE]]
+                stored = await self._database.get_many(DEVICES.name, keys)
+                yield {key.partition("/")[2]: _labels(stored[key].body) for key in keys if key in stored}
+            return
+        last = f"{domain}/{after}" if after else ""
+        while page := await self._database.scan(DEVICES.name, f"{domain}/{wanted.prefix}", last, PAGE):
+            last = page[-1].key
+            yield {stored.key.partition("/")[2]: _labels(stored.body) for stored in page}
+
+
+def _labels(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = body.get("labels")
+    return labels if type(labels) is dict else {}
