@@ -16,7 +16,7 @@ from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.tls_contexts import CertificatePaths
 from iotsphere.entities.channel import DAY_MS
 from iotsphere.entities.errors import CertificateRejected
-from tests.support.authority import Authority, Issued, subject
+from tests.support.authority import Authority, Issued, common_name, old_client, subject
 
 MQTT = ("mqtt",)
 
@@ -47,7 +47,7 @@ class Handshake:
         """The common name that the server showed."""
         told = self.client.getpeercert()
         assert told is not None
-        return str(dict(part[0] for part in told["subject"])["commonName"])
+        return common_name(told)
 
 
 @pytest.fixture
@@ -251,12 +251,7 @@ def test_each_failed_handshake_is_counted_with_its_reason(authority: Authority, 
     files = files_of(paths)
     client = authority.client(shown)
     if what == "version":
-        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-        client.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning):
-            client.minimum_version = ssl.TLSVersion.TLSv1_1
-            client.maximum_version = ssl.TLSVersion.TLSv1_1
+        client = old_client()
     if what == "cipher":
         client.maximum_version = ssl.TLSVersion.TLSv1_2
         client.set_ciphers("AES128-SHA")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ssl
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -121,3 +122,20 @@ class Authority:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def common_name(told: Any) -> str:
+    """The common name in what ``getpeercert`` tells."""
+    return str(dict(part[0] for part in told["subject"])["commonName"])
+
+
+def old_client() -> ssl.SSLContext:
+    """A client that speaks TLS 1.1 and nothing newer, to anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it is old on purpose
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
