@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..entities.errors import ChangesLost, Conflict, RequestInvalid
 from ..use_cases.ports.database import Collection, Index, Outcome, Stored, Write
-from .database_body import check_key, check_scalar, encode
+from .database_body import at_path, check_key, check_scalar, encode
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}(?:\.[A-Za-z][A-Za-z0-9_]{0,39})*\Z")
@@ -49,7 +49,10 @@ class Declared:
             check_scalar(value)
         if len(equal) > len(index.fields):
             raise RequestInvalid(f"the index {name!a} has {len(index.fields)} fields, not {len(equal)}")
-        if after is not None and type(after) is not Stored:
+        if type(after) is Stored:
+            if len(equal) < len(index.fields):
+                check_scalar(at_path(after.body, index.fields[len(equal)]))
+        elif after is not None:
             check_scalar(after)
             if len(equal) == len(index.fields):
                 raise RequestInvalid(f"no field of the index {name!a} is left to begin after: give a document instead")

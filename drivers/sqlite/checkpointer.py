@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from .database import open_copier
+from .connection import open_copier
 
 COPY_AT_BYTES: Final = 2 << 20
 COMMIT_BYTES: Final = 16 << 10

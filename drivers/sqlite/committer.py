@@ -15,7 +15,7 @@ from ...entities.errors import IotSphereError, LogUnavailable
 from ...entities.message import Record
 from ...use_cases.ports.message_log import Appended
 from .checkpointer import Checkpointer
-from .database import translate
+from .connection import translate
 
 T = TypeVar("T")
 Connection = sqlite3.Connection

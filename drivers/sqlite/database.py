@@ -1,152 +1,245 @@
-"""SQLite files as this product opens them: settings, schema, and SQLite's errors in our own words."""
+"""A database in one SQLite file: JSON that people can read with the sqlite3 shell, durable, shared by processes."""
 
 from __future__ import annotations
 
-import shutil
+import asyncio
+import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
-from ...entities.errors import IotSphereError, LogFull, LogUnavailable
+from ...adapters.database_body import decode, is_text_of
+from ...adapters.database_requests import Declared, stands_or_conflict, texts_of, token_of
+from ...entities.errors import DatabaseUnavailable, LogFull, LogUnavailable, Unavailable
+from ...use_cases.ports.clock import Clock
+from ...use_cases.ports.database import Change, Collection, Outcome, Stored, Write
+from . import state_journal, state_schema, state_search
+from .committer import Committer
+from .connection import STATE_SCHEMA, open_writer
+from .snapshots import Snapshots
+from .state_search import Row
+from .state_watch import Watch
 
-BUSY_S: Final = 10.0
-CHECK_BELOW_BYTES: Final = 64 << 20
-EMERGENCY_PAGES: Final = 65_536  # 256 MiB
-NO_ROOM_BYTES: Final = 1 << 20
-PAGE_BYTES: Final = 4_096
-SYNCHRONOUS: Final = {"fsynced": "FULL", "logged": "NORMAL"}
-VERSION: Final = 1
-_APPLICATION_ID: Final = 0x496F5453  # "IoTS"
+T = TypeVar("T")
+Connection = sqlite3.Connection
+Found = tuple[bool, Row | None]
+DAY_MS: Final = 24 * 60 * 60 * 1_000
+READERS: Final = 2
 
-LOG_SCHEMA: Final = (
-    "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID",
-    # `first`: the first offset that is retained; entries before it may still lie in the same chunk.
-    """CREATE TABLE partitions(id INTEGER PRIMARY KEY, domain TEXT NOT NULL, channel TEXT NOT NULL,
-        number INTEGER NOT NULL, first INTEGER NOT NULL, UNIQUE(domain, channel, number))""",
-    # Hashes of message ids whose records are gone already.
-    """CREATE TABLE remnants(part INTEGER NOT NULL, first INTEGER NOT NULL, appended_at INTEGER NOT NULL,
-        hashes BLOB NOT NULL, PRIMARY KEY(part, first)) WITHOUT ROWID""",
-    """CREATE TABLE epochs(part INTEGER NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
-        PRIMARY KEY(part, epoch)) WITHOUT ROWID""",
-    """CREATE TABLE readers(reader TEXT NOT NULL, part INTEGER NOT NULL, start_epoch INTEGER NOT NULL,
-        start_offset INTEGER NOT NULL, epoch INTEGER NOT NULL, offset INTEGER NOT NULL,
-        applied INTEGER NOT NULL DEFAULT 0, superseded INTEGER NOT NULL DEFAULT 0, expired INTEGER NOT NULL DEFAULT 0,
-        dead_lettered INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY(reader, part)) WITHOUT ROWID""",
-    """CREATE TABLE leases(reader TEXT NOT NULL, part INTEGER NOT NULL, owner TEXT NOT NULL, fence INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL, PRIMARY KEY(reader, part)) WITHOUT ROWID""",
-    """CREATE TABLE losses(id INTEGER PRIMARY KEY AUTOINCREMENT, domain TEXT NOT NULL, reader TEXT NOT NULL,
-        part INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL)""",
-    # A lane is a work-queue group in one partition. `cursor`: the last offset that was ever handed out.
-    """CREATE TABLE lanes(team TEXT NOT NULL, part INTEGER NOT NULL, start INTEGER NOT NULL, cursor INTEGER NOT NULL,
-        acknowledged INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(team, part)) WITHOUT ROWID""",
-    """CREATE TABLE taken(team TEXT NOT NULL, part INTEGER NOT NULL, offset INTEGER NOT NULL, attempt INTEGER NOT NULL,
-        consumer TEXT NOT NULL, hidden_until INTEGER NOT NULL, PRIMARY KEY(team, part, offset)) WITHOUT ROWID""",
-)
-DOCUMENTS_SCHEMA: Final = (
-    # A deleted document keeps its row with a NULL value, so that its versions are never given again.
-    """CREATE TABLE documents(collection TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, value BLOB,
-        PRIMARY KEY(collection, key)) WITHOUT ROWID""",
-)
+logger = logging.getLogger(__name__)
 
 
-def translate(error: sqlite3.Error, path: Path) -> IotSphereError:
-    """What a SQLite error means to a caller: the log is full, or it cannot be used now."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
-        return LogFull(f"no room for {path}: free disk space, or raise its limit; it goes on by itself then")
-    if is_corrupt(error):
-        return LogUnavailable(f"{path} is damaged ({error}): stop, then restore a copy of it or move it aside")
-    return LogUnavailable(f"{path} cannot be used ({error}): check the disk and the folder's rights, then retry")
+@dataclass(frozen=True, slots=True)
+class StateOptions:
+    """``kept_age`` (ms), ``kept_bytes``: how long, and how much of, the changes are remembered. ``quiet``: seconds
+    between two words that nothing happened. ``sweep``: seconds between two looks for what is due to go. ``poll``:
+    seconds between two looks for what other processes have changed."""
+
+    kept_age: int = 7 * DAY_MS
+    kept_bytes: int = 256 << 20
+    quiet: float = 5.0
+    sweep: float = 10.0
+    poll: float = 0.03
 
 
-def _no_room(path: Path) -> bool:
-    try:
-        return shutil.disk_usage(path.parent).free < NO_ROOM_BYTES
-    except OSError:  # the folder is gone or unreadable, so that is what the caller is told
-        return False
+class SqliteDatabase:
+    """A ``Database`` in the file ``path``; an async context manager.
 
-
-def is_corrupt(error: sqlite3.Error) -> bool:
-    """Tell whether the file itself is damaged, so that no retry can help."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: int = 0) -> sqlite3.Connection:
-    """Open or make a file for writing. Raises sqlite3.Error; LogUnavailable when a newer version made it.
-
-    ``max_bytes``: the most that the file may grow to, 0 = no limit. It checkpoints by itself; see ``no_checkpoints``.
+    A writer waits up to 10 s for another process's transaction; all transactions are short.
     """
-    path.touch(mode=0o600)  # the files that SQLite puts beside it take its mode
-    connection = _connect(path, "rw")
+
+    def __init__(self, path: Path, clock: Clock, options: StateOptions | None = None) -> None:
+        self.options = options if options is not None else StateOptions()
+        self._path = path
+        self._clock = clock
+        self._declared = Declared()
+        self._committer = Committer(path, self._open)
+        self._snapshots = Snapshots(path, READERS)
+        self._watch = Watch(path, self.options.poll)
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def _open(self) -> Connection:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            connection = open_writer(self._path, "fsynced", STATE_SCHEMA)
+            try:
+                state_journal.begin_epoch(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            raise DatabaseUnavailable(f"{self._path} cannot be made: {error.strerror}; check its rights") from error
+        return connection
+
+    async def __aenter__(self) -> SqliteDatabase:
+        """Open the file. Raises DatabaseUnavailable."""
+        try:
+            await _in_our_words(self._committer.open())
+            await _in_our_words(self._snapshots.open())
+            await _in_our_words(self._watch.open())
+        except BaseException:
+            await self._close()
+            raise
+        self._sweeping = asyncio.create_task(self._keep_sweeping())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what is waiting and close the file."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._snapshots.close()
+        await self._watch.close()
+        await self._committer.close()
+
+    async def _query(self, question: Callable[[Connection], T]) -> T:
+        return await _in_our_words(self._snapshots.run(question))
+
+    async def _change(self, job: Callable[[Connection], T]) -> T:
+        try:
+            return await _in_our_words(self._committer.run(job))
+        finally:
+            self._watch.wake()
+
+    async def ensure(self, collections: Sequence[Collection]) -> None:
+        """Make tables, indexes and triggers."""
+        self._declared.add(collections)
+        await self._change(lambda connection: state_schema.declare(connection, collections))
+
+    async def get(self, collection: str, key: str) -> Stored | None:
+        """The document, or None."""
+        table = self._declared.collection(collection).name
+        row = await self._query(lambda connection: state_search.row_of(connection, table, key))
+        return None if row is None else _stored(row)
+
+    async def get_many(self, collection: str, keys: Sequence[str]) -> Mapping[str, Stored]:
+        """Those of the documents that exist."""
+        table = self._declared.collection(collection).name
+        rows = await self._query(lambda connection: state_search.rows_of(connection, table, keys))
+        return {row[0]: _stored(row) for row in rows}
+
+    async def write(self, collection: str, writes: Sequence[Write]) -> Sequence[Outcome]:
+        """Carry out several writes in one transaction, with those of others."""
+        table = self._declared.collection(collection).name
+        texts = texts_of(writes)
+        if not writes:
+            return []
+
+        def write(connection: Connection) -> list[Found]:
+            drafts = zip(writes, texts, strict=True)
+            return [_write(connection, table, draft, text) for draft, text in drafts]
+
+        return [Outcome(done, row and _stored(row)) for done, row in await self._change(write)]
+
+    async def put(self, collection: str, write: Write) -> Stored | None:
+        """Carry out one write. Raises Conflict."""
+        (outcome,) = await self.write(collection, (write,))
+        return stands_or_conflict(collection, write.key, outcome)
+
+    async def find(
+        self, collection: str, index: str, equal: Sequence[Any], *, after: Any = None, limit: int = 1_000
+    ) -> Sequence[Stored]:
+        """Documents by an index."""
+        wanted = self._declared.index(collection, index, equal, after), equal, after, limit
+        rows = await self._query(lambda connection: state_search.find(connection, collection, wanted))
+        return list(map(_stored, rows))
+
+    async def scan(self, collection: str, prefix: str = "", after: str = "", limit: int = 1_000) -> Sequence[Stored]:
+        """Documents in key order."""
+        table = self._declared.collection(collection).name
+        rows = await self._query(lambda connection: state_search.scan(connection, table, prefix, after, limit))
+        return list(map(_stored, rows))
+
+    async def now(self) -> str:
+        """A token for what happens from here on."""
+        epoch, _, last = await self._query(state_journal.span)
+        return token_of(epoch, last)
+
+    async def changes(self, after: str, collections: Sequence[str] = ()) -> AsyncGenerator[Change, None]:
+        """Changes of the watched collections after a token, for ever."""
+        wanted = self._declared.watched(collections)
+        loop = asyncio.get_running_loop()
+        self._watch.follow()
+        try:
+            quiet_at = loop.time() + self.options.quiet
+            while True:
+                moved = self._watch.moved
+                changes, after = await self._query(partial(state_journal.read, token=after, collections=wanted))
+                for change in changes:
+                    yield change
+                if changes:
+                    quiet_at = loop.time() + self.options.quiet
+                    continue
+                try:
+                    async with asyncio.timeout_at(quiet_at):
+                        await moved.wait()
+                except TimeoutError:
+                    yield Change(after, self._clock.now(), "quiet")
+                    quiet_at = loop.time() + self.options.quiet
+        finally:
+            await self._watch.leave()
+
+    async def sweep(self) -> None:
+        """Remove what has expired, and forget changes that are due to go. Safe to call at any time, and by several."""
+        now = self._clock.now()
+        for collection in list(self._declared.collections.values()):
+            while await self._change(partial(state_journal.expire, collection=collection, now=now)):
+                pass
+        oldest, kept = now - self.options.kept_age, self.options.kept_bytes
+        while await self._change(lambda c: state_journal.trim(c, oldest, kept)):
+            pass
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.sweep)
+            try:
+                await self.sweep()
+            except Unavailable as error:
+                logger.warning("what is due to go stays in %s for now: %s", self._path, error)
+
+    async def ready(self) -> None:
+        """Raise DatabaseUnavailable when a write would fail now."""
+        await self._change(state_journal.probe)
+
+
+async def _in_our_words(answer: Awaitable[T]) -> T:
+    """The errors of a file as those of a database."""
     try:
-        if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-            raise LogUnavailable(f"{path} cannot use a write-ahead log: put the data folder on a local disk")
-        connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[durability]}")
-        connection.execute(f"PRAGMA journal_size_limit={64 << 20}")
-        if max_bytes:
-            connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // PAGE_BYTES)}")
-        _check(connection, path)
-        connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in schema:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return await answer
+    except (LogUnavailable, LogFull) as error:
+        raise DatabaseUnavailable(error.message) from error
 
 
-def no_checkpoints(connection: sqlite3.Connection) -> None:
-    """Leave checkpoints to a ``Checkpointer``, unless the write-ahead log grows beyond all measure."""
-    connection.execute(f"PRAGMA wal_autocheckpoint={EMERGENCY_PAGES}")
+def _write(connection: Connection, table: str, write: Write, text: bytes | None) -> Found:
+    key, before, _ = write
+    row = state_search.row_of(connection, table, key)
+    if row is None:
+        if before is not None:
+            return False, None
+        if text is None:
+            return True, None
+        row = key, 1, text.decode()
+        connection.execute(f"INSERT INTO {table}(key, revision, body) VALUES (?, ?, ?)", row)
+        return True, row
+    _, revision, there = row
+    if before is None or before.revision != revision or not is_text_of(there, before.body):
+        return False, row
+    if text is None:
+        connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+        return True, None
+    row = key, revision + 1, text.decode()
+    connection.execute(f"UPDATE {table} SET revision = ?2, body = ?3 WHERE key = ?1", row)
+    return True, row
 
 
-def open_copier(path: Path) -> sqlite3.Connection:
-    """Open an existing file for checkpoints only. Raises sqlite3.Error."""
-    return _connect(path, "rw")
-
-
-def open_reader(path: Path) -> sqlite3.Connection:
-    """Open an existing file for reading only. Raises sqlite3.Error."""
-    connection = _connect(path, "ro")
-    try:
-        connection.execute("PRAGMA query_only=ON")
-        _check_version(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    # One thread at a time uses a connection, but the one that closes it may be another than the one that opened it.
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=512,
-    )
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Look for damage where that is quick; a larger file is checked where it is read, by its records' checksums."""
-    _check_version(connection, path)
-    if path.stat().st_size <= CHECK_BELOW_BYTES:
-        found: Any = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            error = sqlite3.DatabaseError(found)
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > VERSION:
-        raise LogUnavailable(f"{path} was made by a newer version (format {version}): update this program")
+def _stored(row: Row) -> Stored:
+    return Stored(row[0], row[1], decode(row[2]))

@@ -10,7 +10,7 @@ from types import TracebackType
 from ...entities.errors import Conflict, LogUnavailable
 from ...use_cases.ports.documents import Document
 from .committer import Committer
-from .database import DOCUMENTS_SCHEMA, open_writer
+from .connection import DOCUMENTS_SCHEMA, open_writer
 from .snapshots import Snapshots
 
 Connection = sqlite3.Connection

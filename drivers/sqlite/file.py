@@ -15,7 +15,7 @@ from .catalogue import Catalogue, begin_epoch
 from .checkpointer import Checkpointer
 from .chunks import Shelf
 from .committer import Committer
-from .database import LOG_SCHEMA, is_corrupt, no_checkpoints, open_writer
+from .connection import LOG_SCHEMA, is_corrupt, no_checkpoints, open_writer
 from .followers import Followers
 from .ownership import Ownership
 from .seen import WINDOW_MS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...entities.errors import LogUnavailable
-from .database import open_reader, translate
+from .connection import open_reader, translate
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
