@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,22 +81,6 @@ async def test_repeating_what_found_no_room_loses_and_doubles_nothing(tmp_path: 
         appended = await log.append(batch)
         assert appended.duplicates == frozenset()
         assert offsets(appended.positions) == list(range(len(kept) + 1, len(kept) + 7))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 async def test_a_full_disk_is_told_and_survived(small_disk: Path, clock: ManualClock) -> None:
