@@ -11,7 +11,7 @@ REASONS: Final = frozenset(
         "number_too_long", "int_out_of_range", "type_mismatch", "json_too_deep", "json_duplicate_key",
         "key_not_allowed", "schema_violation", "timestamp_invalid", "topic_invalid", "topic_too_long",
         "payload_too_large", "duplicate", "replayed", "expired", "acl_denied", "stale_session", "topic_mismatch",
-        "invalid_string", "poison",
+        "invalid_string", "poison", "version_conflict", "unknown_command",
     )
 )  # fmt: skip
 STAGES: Final = ("ingress", "queue", "processor")

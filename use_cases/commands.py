@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from ..entities import command as life
 from ..entities.command import Command
-from ..entities.errors import Conflict, MessageRefused, NotFound, RequestInvalid
+from ..entities.errors import Conflict, DatabaseUnavailable, MessageRefused, NotFound, RequestInvalid
 from ..entities.message import Record
 from .ports.clock import Clock
-from .ports.database import Collection, Database, Index, Stored, Write
+from .ports.database import Collection, Database, Index, Outcome, Stored, Write
 from .ports.message_log import Appended
 
 COMMANDS: Final = Collection(
@@ -210,6 +210,39 @@ class Commands:
             raise NotFound
         return await self._move(stored, evidence, answer)
 
+    async def respond(
+        self, domain: str, device: str, command_id: str, evidence: str, answer: Mapping[str, Any]
+    ) -> Command:
+        """What a device answers. Raises MessageRefused: unknown_command, topic_mismatch (another device's command)."""
+        stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
+        if stored is None:
+            raise MessageRefused(f"there is no command {command_id}: it may be too old", code="unknown_command")
+        if stored.body["device"] != device:
+            raise MessageRefused(f"command {command_id} is not for {device!a}", code="topic_mismatch")
+        return await self._move(stored, evidence, answer)
+
+    async def claim(self, domain: str, command_id: str, again: bool) -> Command | None:
+        """Mark a command as sent, and return it if it is the caller's to hand to the device now.
+
+        None: it is over, or was handed over before; with ``again``, one that the device has not acknowledged is handed
+        over once more. Raises NotFound and Unavailable.
+        """
+        for _ in range(ATTEMPTS):
+            stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
+            if stored is None:
+                raise NotFound
+            command = life.command_of(stored.body)
+            if not command.is_outstanding or (command.state == life.SENT and not again):
+                return None
+            now = self._clock.now()
+            evidence = "expire" if command.state != life.SENT and command.expires_at <= now else "sent"
+            moved = life.advance(command, evidence, now)
+            if moved == command:
+                return command
+            if (await self._write(stored, moved)).done:
+                return None if moved.is_final else moved
+        raise DatabaseUnavailable(f"command {command_id} is changed by too many at once: repeat it")
+
     async def tend(self, limit: int = 500) -> int:
         """Do what time asks for: expire, time out, append again. Returns how many commands moved."""
         now = self._clock.now()
@@ -236,16 +269,21 @@ class Commands:
                 moved = replace(moved, order=order)
             if moved == command:
                 return command
-            body = life.body_of(moved)
-            if moved.is_final:
-                body["removeAt"] = self._clock.now() + REMEMBERED_MS
-            (outcome,) = await self._database.write(COMMANDS.name, [Write(stored.key, stored, body)])
+            outcome = await self._write(stored, moved)
             if outcome.done:
-                for waker in self._wakers.get(stored.key, ()):
-                    waker.set()
                 return moved
             if outcome.stands is None:
                 raise NotFound
             stored = outcome.stands
             await asyncio.sleep(random.uniform(0, 0.01) * attempt)
         raise Conflict(f"command {stored.key} is changed by too many at once: repeat it")
+
+    async def _write(self, stored: Stored, moved: Command) -> Outcome:
+        body = life.body_of(moved)
+        if moved.is_final:
+            body["removeAt"] = self._clock.now() + REMEMBERED_MS
+        (outcome,) = await self._database.write(COMMANDS.name, [Write(stored.key, stored, body)])
+        if outcome.done:
+            for waker in self._wakers.get(stored.key, ()):
+                waker.set()
+        return outcome
