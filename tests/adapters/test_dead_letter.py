@@ -142,7 +142,16 @@ REFUSED: dict[str, tuple[str, bytes, str | None]] = {
     "invalid_string": (TOPIC, b'{"reported":{"a":"\\ud800"}}', None),
 }
 # Reasons that other stages, or codecs to come, give.
-GIVEN = ("codec_error", "type_mismatch", "duplicate", "replayed", "stale_session", "poison")
+GIVEN = (
+    "codec_error",
+    "type_mismatch",
+    "duplicate",
+    "replayed",
+    "stale_session",
+    "poison",
+    "version_conflict",
+    "unknown_command",
+)
 
 
 def test_each_reason_has_a_golden_file() -> None:
