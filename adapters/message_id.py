@@ -61,3 +61,11 @@ def derived(digest: bytes) -> str:
         raise ValueError("a derived id needs 16 bytes")
     text = digest.hex()
     return f"{text[:8]}-{text[8:12]}-8{text[13:16]}-{8 | int(text[16], 16) & 3:x}{text[17:20]}-{text[20:]}"
+
+
+def dated(time: int, tail: bytes) -> str:
+    """An id of version 7 for ``time`` (ms) whose other bits follow from 10 bytes; four bits are the version's."""
+    if len(tail) != 10:
+        raise ValueError("a dated id needs 10 bytes")
+    head, text = f"{time & 0xFFFF_FFFF_FFFF:012x}", tail.hex()
+    return f"{head[:8]}-{head[8:]}-7{text[1:4]}-{8 | int(text[4], 16) & 3:x}{text[5:8]}-{text[8:]}"

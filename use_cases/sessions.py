@@ -8,21 +8,26 @@ under way at a goodbye, lie beside it in a document. A session that ends is forg
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ..entities.errors import Conflict
+from ..entities.message import Entry
 from ..entities.position import Partition, Position
 from ..entities.principal import Principal
+from .exactly_once import ExactlyOnce
 from .ports.clock import Clock
 from .ports.documents import Document, Documents
 from .ports.message_log import MessageLog, Tally
-from .session_state import Hold, Kept, Wanted, read, write
+from .session_state import Hold, Inbound, Kept, Received, UnderWay, Wanted, read, write
 
 COLLECTION: Final = "sessions"
 READERS: Final = "mqtt"
 PAGE: Final = 500
 ATTEMPTS: Final = 5
+GENERATIONS: Final = 8  # crashes in a row, without one orderly end between them, that QoS 2 is exact across
 
 
 class Sessions:
@@ -36,6 +41,7 @@ class Sessions:
         self._log = log
         self._clock = clock
         self._node = node
+        self.exactly_once = ExactlyOnce(documents, log, clock)
 
     async def open(self, principal: Principal, client_id: str, clean: bool, expiry: int) -> tuple[Hold, Kept | None]:
         """Take the client's session over, or begin a new one (None). ``clean``: an old one is to end first."""
@@ -48,19 +54,42 @@ class Sessions:
                 document = None
             if document is None and not expiry:
                 return hold, None
-            kept = read(principal.domain, document.value) if document is not None else None
+            kept = await self._resume(hold, principal.domain, document) if document is not None else None
+            if kept is None:
+                hold.salt, hold.inbound = secrets.token_hex(8), Inbound(self._clock.now())
             try:
                 await self._put(hold, Kept(kept.wanted) if kept else Kept(), document.version if document else 0)
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
                 continue
+            hold.since = hold.version
             if kept is None:
                 return hold, None
             progress = await self._log.committed(hold.reader)
             hold.committed = {partition: part.position for partition, part in progress.items()}
-            return hold, Kept(kept.wanted, dict(hold.committed), kept.sent, kept.under_way)
+            return hold, replace(kept, positions=dict(hold.committed))
         raise AssertionError("unreachable")
+
+    async def _resume(self, hold: Hold, domain: str, document: Document) -> Kept:
+        """What the session holds, by its own document and by its record for exactly-once delivery."""
+        value = json.loads(document.value)
+        kept = read(domain, value)
+        hold.salt = value.get("salt") or secrets.token_hex(8)
+        generation, before = value.get("generation", 0), tuple(value.get("before", ()))
+        settled: tuple[int, ...] = ()
+        received: tuple[Received, ...] = ()
+        record = await self.exactly_once.load(hold, domain)
+        if record is not None:
+            sent, inbound = record
+            kept = replace(sent, wanted=kept.wanted)
+            received = inbound.received
+            if inbound.generation >= generation:
+                generation, before, settled = inbound.generation, inbound.before, inbound.settled
+        if not value.get("clean"):  # it ended without saying what it had received
+            before = (*before, generation)[-GENERATIONS:]
+        hold.inbound = Inbound(max(generation + 1, self._clock.now()), before, settled if before else (), received)
+        return kept
 
     async def subscribe(self, hold: Hold, wanted: Iterable[Wanted], positions: Mapping[Partition, Position]) -> None:
         """Remember the session's filters, and let retention wait from ``positions`` on in their partitions.
@@ -94,12 +123,26 @@ class Sessions:
             await self._log.commit(hold.reader, progress)
             hold.committed.update((partition, moved[0]) for partition, moved in progress.items())
 
-    async def leave(self, hold: Hold, kept: Kept) -> None:
-        """Save the session at the end of its connection, or end it when it does not outlive that. Raises Conflict."""
+    async def leave(self, hold: Hold, kept: Kept, inbound: Inbound | None = None) -> None:
+        """Save the session at the end of its connection, or end it when it does not outlive that. Raises Conflict.
+
+        ``inbound``: what is known of the client's messages at QoS 2, unless that is what it was.
+        """
         if hold.expiry:
+            hold.inbound = inbound or hold.inbound
+            twos = hold.inbound.received or kept.released or any(each.qos == 2 for each in kept.under_way)
+            if inbound is not None and (hold.record or twos):
+                await self.exactly_once.keep(hold, kept, inbound)
             await self._put(hold, kept, hold.version, left_at=self._clock.now())
         elif hold.version:
             await self._end(hold.key, hold.reader)
+
+    async def entry(self, under_way: UnderWay) -> Entry | None:
+        """What lies at a place of the log; None when it is gone."""
+        offset = under_way.position.offset - 1
+        part = await self._log.read(under_way.partition, under_way.position._replace(offset=offset), 1)
+        found = part.entries[0] if part.entries else None
+        return found if found is not None and found.position == under_way.position else None
 
     async def recover(self) -> int:
         """After a crash: begin the expiry of sessions that this process held. Returns how many.
@@ -148,11 +191,21 @@ class Sessions:
         return left_at is not None and left_at + value["expiry"] * 1000 <= self._clock.now()
 
     async def _put(self, hold: Hold, kept: Kept, expected: int, left_at: int | None = None) -> None:
-        value = json.dumps({"node": self._node, "leftAt": left_at, "expiry": hold.expiry, **write(kept)}).encode()
-        hold.version = await self._documents.put(COLLECTION, hold.key, value, expected)
+        value = {
+            "node": self._node,
+            "leftAt": left_at,
+            "clean": left_at is not None,
+            "expiry": hold.expiry,
+            "salt": hold.salt,
+            "generation": hold.inbound.generation,
+            "before": hold.inbound.before,
+            **write(kept),
+        }
+        hold.version = await self._documents.put(COLLECTION, hold.key, json.dumps(value).encode(), expected)
 
     async def _end(self, key: str, reader: str) -> None:
         # The document goes first: a crash in between leaves a reader that ``recover`` finds, not a queue that has lost
         # its place.
         await self._documents.delete(COLLECTION, key)
+        await self.exactly_once.forget(key)
         await self._log.forget(reader)

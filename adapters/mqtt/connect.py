@@ -40,10 +40,9 @@ def welcome(packet: Connect, offer: Offer, granted: Granted) -> Properties:
     return Properties(
         session_expiry_interval=granted.expiry if granted.expiry != asked else None,
         receive_maximum=offer.receive_maximum,
-        maximum_qos=1,
         maximum_packet_size=offer.limits.stream,
         assigned_client_identifier=None if packet.client_id else granted.client_id,
-        topic_alias_maximum=0,
+        topic_alias_maximum=offer.aliases,
         shared_subscription_available=0,
         server_keep_alive=granted.keep_alive if granted.keep_alive != packet.keep_alive else None,
     )
@@ -60,6 +59,4 @@ def unacceptable(packet: Connect) -> tuple[Reason, str] | None:
         return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a client id holds no + # / and no control characters"
     if not name and packet.version != MQTT_5 and not packet.clean_start:
         return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that is to be kept needs a client id"
-    if packet.will is not None and packet.will.qos == 2:
-        return Reason.QOS_NOT_SUPPORTED, "QoS 2 is not spoken here; use QoS 1 for the will"
     return None

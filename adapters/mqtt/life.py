@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from . import packets as p
 from .codec import Limits
+from .inflow import Inflow
 from .reasons import Reason
 
 OPENING: Final = "opening"
@@ -24,6 +26,9 @@ LIFE: Final[dict[tuple[str, str], str]] = {
     (CONNECTING, "lost"): CLOSED,
     (ONLINE, "PUBLISH"): ONLINE,
     (ONLINE, "PUBACK"): ONLINE,
+    (ONLINE, "PUBREC"): ONLINE,
+    (ONLINE, "PUBREL"): ONLINE,
+    (ONLINE, "PUBCOMP"): ONLINE,
     (ONLINE, "SUBSCRIBE"): ONLINE,
     (ONLINE, "UNSUBSCRIBE"): ONLINE,
     (ONLINE, "PINGREQ"): ONLINE,
@@ -40,12 +45,13 @@ Tag: TypeAlias = object
 class Offer(NamedTuple):
     """What the server grants. Sizes in bytes, times in seconds, counts in messages.
 
-    ``receive_maximum``: unanswered messages from a client. ``window``: unanswered messages to one. ``connect_within``:
-    how long a stranger has to say who it is.
+    ``receive_maximum``: unanswered messages from a client. ``window``: unanswered messages to one. ``aliases``: topic
+    aliases that a client may use. ``connect_within``: how long a stranger has to say who it is.
     """
 
     receive_maximum: int = 1_024
     window: int = 1_024
+    aliases: int = 64
     max_keep_alive: int = 1_200
     max_session_expiry: int = 7 * 24 * 3600
     connect_within: float = 5.0
@@ -57,6 +63,19 @@ class Settled(NamedTuple):
 
     tags: list[Tag]
     refused: int
+
+
+class Resumed(NamedTuple):
+    """What a session that is kept brings into its next connection.
+
+    ``reserved``: packet ids of messages that were under way to the client; ``released``: of those at QoS 2 that it has.
+    ``inflow``: what it sent at QoS 2. ``durable``: it outlives this connection, too.
+    """
+
+    reserved: Sequence[int] = ()
+    released: Sequence[int] = ()
+    inflow: Inflow | None = None
+    durable: bool = False
 
 
 class Ended(NamedTuple):

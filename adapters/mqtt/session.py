@@ -5,16 +5,21 @@ Who may send what, and when, is the table ``LIFE``. Times are seconds of any clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from . import packets as p
+from .aliases import AliasesOut
 from .codec import Fault, Item, Parser
 from .connect import Granted, grant, unacceptable, welcome
-from .encode import PINGRESP, encode, pubacks
-from .life import CLOSED, CONNECTING, LIFE, ONLINE, OPENING, Ended, Event, Offer, Settled, Tag
-from .properties import NONE, Properties
-from .reasons import CONNACK, DISCONNECT, PUBACK, SUBACK_FAILURE_3, Reason, connack_3
+from .encode import PINGRESP, encode
+from .incoming import Incoming
+from .life import CLOSED, CONNECTING, LIFE, ONLINE, OPENING, Ended, Event, Offer, Resumed, Settled
+from .outgoing import Outgoing
+from .primitives import Malformed
+from .properties import Properties
+from .reasons import CONNACK, DISCONNECT, SUBACK_FAILURE_3, Reason, connack_3
+from .speech import Speech
 from .window import Window
 
 KEEP_ALIVE_FACTOR: Final = 1.5  # MQTT 5 section 3.1.2.10
@@ -25,8 +30,8 @@ NEVER: Final = float("inf")
 class Session:
     """The protocol state of one connection. Call ``take`` after each call for the bytes that are to be sent.
 
-    ``unanswered``: messages from the client that wait for their PUBACK. ``demands``: packets that cost the server work,
-    so all but the acknowledgements of what it sent; whoever charges for them sets it back.
+    ``incoming`` and ``outgoing``: its messages. ``speech``: what it is told, and when. ``demands``: packets that cost the
+    server work, so all but the acknowledgements of what it sent; whoever charges for them sets it back.
     """
 
     def __init__(self, now: float, offer: Offer | None = None) -> None:
@@ -35,16 +40,14 @@ class Session:
         self.version = 0
         self.client_id = ""
         self.expiry = 0
-        self.unanswered = 0
         self.demands = 0
         self.keep_alive = 0
-        self.maximum_packet = p.MAX_PACKET_BYTES
-        self.window: Window[Tag] = Window(0)
+        self.speech = Speech()
+        self.incoming = Incoming(self.speech, self.offer.receive_maximum, self.offer.aliases)
+        self.outgoing = Outgoing(self.speech)
         self._connect: p.Connect | None = None
         self._parser = Parser(limits=self.offer.limits)
         self._heard = now
-        self._out: list[bytes] = []
-        self._explain = True
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -85,16 +88,23 @@ class Session:
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
-    def accept(self, now: float, *, session_present: bool, reserved: Sequence[int] = ()) -> list[Event]:
-        """Welcome the client; returns what it has sent meanwhile. ``reserved``: packet ids still under way to it."""
+    def accept(self, now: float, *, session_present: bool, resumed: Resumed | None = None) -> list[Event]:
+        """Welcome the client; returns what it has sent meanwhile."""
         connect = self._connect
         if connect is None or not self._move("accept"):
             return []
         self._heard = now
+        old = resumed or Resumed()
         wanted = connect.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
-        self.window = Window(min(wanted, self.offer.window), reserved)
+        self.incoming.inflow = old.inflow or self.incoming.inflow
+        self.outgoing.window = Window(min(wanted, self.offer.window), old.reserved, old.released)
+        if connect.properties.topic_alias_maximum:
+            self.outgoing.aliases = AliasesOut(connect.properties.topic_alias_maximum)
         block = welcome(connect, self.offer, Granted(self.client_id, self.keep_alive, self.expiry))
-        self._out.append(encode(p.ConnAck(session_present, Reason.SUCCESS, block), self.version))
+        self.speech.put(encode(p.ConnAck(session_present, Reason.SUCCESS, block), self.version))
+        self.speech.durable = old.durable
+        self.speech.online = True
+        self.outgoing.resume()
         return self._take(self._parser.resume())
 
     def refuse(self, reason: Reason, text: str) -> list[Event]:
@@ -103,59 +113,29 @@ class Session:
             return []
         if self.version == p.MQTT_5:
             code = reason if reason in CONNACK else Reason.UNSPECIFIED_ERROR
-            self._say(lambda block: p.ConnAck(False, code, block), text)
+            self.speech.say(lambda block: p.ConnAck(False, code, block), text)
         else:
-            self._out.append(encode(p.ConnAck(False, connack_3(reason)), self.version))
+            self.speech.put(encode(p.ConnAck(False, connack_3(reason)), self.version))
         return self._end("refuse", reason, text)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def take(self) -> bytes:
         """The bytes to send now; each is given once."""
-        if not self._out:
-            return b""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
-
-    def acknowledge(self, packet_ids: Sequence[int]) -> None:
-        """Answer messages that are in the log."""
-        if packet_ids:
-            self.unanswered -= len(packet_ids)
-            if self.state == ONLINE:
-                self._out.append(pubacks(packet_ids))
-
-    def acknowledge_refused(self, packet_id: int, reason: Reason, text: str) -> None:
-        """Answer a message that was turned away; MQTT 3.1.1 has no words for it and gets the bare PUBACK."""
-        self.unanswered -= 1
-        if self.state == ONLINE:
-            code = reason if reason in PUBACK else Reason.UNSPECIFIED_ERROR
-            self._say(lambda block: p.Ack(p.PUBACK, packet_id, code, block), text if self._explain else "")
+        return self.speech.take()
 
     def suback(self, packet_id: int, reasons: Sequence[int], text: str = "") -> None:
         """Answer a Subscribe, a reason per filter."""
         if self.state == ONLINE:
             if self.version != p.MQTT_5:
                 reasons = [min(reason, SUBACK_FAILURE_3) for reason in reasons]
-            self._say(lambda block: p.SubAck(packet_id, tuple(reasons), block), text if self._explain else "")
+            said = text if self.speech.explain else ""
+            self.speech.say(lambda block: p.SubAck(packet_id, tuple(reasons), block), said)
 
     def unsuback(self, packet_id: int, reasons: Sequence[int]) -> None:
         """Answer an Unsubscribe, a reason per filter."""
         if self.state == ONLINE:
-            self._out.append(encode(p.UnsubAck(packet_id, tuple(reasons)), self.version))
-
-    def fits(self, size: int) -> bool:
-        """Whether the client takes a packet of so many bytes."""
-        return size <= self.maximum_packet
-
-    def send(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
-        """Send a message at QoS 1, made by ``publish_parts``. Raises ValueError when the window is full."""
-        head, tail = parts
-        self._out += (head, self.window.take(tag, packet_id).to_bytes(2, "big"), tail)
-
-    def send_unanswered(self, packet: bytes) -> None:
-        """Send a message at QoS 0."""
-        self._out.append(packet)
+            self.speech.put(encode(p.UnsubAck(packet_id, tuple(reasons)), self.version))
 
     def close(self, reason: Reason, text: str = "") -> list[Event]:
         """End the connection from this side; MQTT 5 clients are told why."""
@@ -185,73 +165,62 @@ class Session:
                 self._break(Fault(Reason.PROTOCOL_ERROR, f"{name} has no place here", self.version), events)
                 break
             self.demands += 1
-            match item:
-                case p.Burst():
-                    self.demands += len(item.messages) - 1
-                    self._on_burst(item, events)
-                case p.Publish() | p.Oversized():
-                    self._on_publish(item, events)
-                case p.Acks():
-                    self._on_acks(item.packet_ids, 0, events)
-                case p.Ack():
-                    self._on_acks((item.packet_id,), item.reason, events)
-                case p.Subscribe() | p.Unsubscribe():
-                    events.append(item)
-                case p.PingReq():
-                    self.demands += item.times - 1
-                    self._out.append(PINGRESP * item.times)
-                case p.Connect():
-                    self._on_connect(item, events)
-                case p.Disconnect():
-                    self._on_disconnect(item, events)
+            try:
+                self._one(item, events)
+            except Malformed as error:
+                self._break(Fault(error.reason, str(error), self.version), events)
         return events
+
+    def _one(self, item: Item, events: list[Event]) -> None:
+        match item:
+            case p.Burst():
+                self.demands += len(item.messages) - 1
+                burst, all_of_it = self.incoming.burst(item)
+                events.append(burst)
+                if not all_of_it:
+                    raise self.incoming.too_many()
+            case p.Publish() | p.Oversized():
+                packet = self.incoming.publish(item)
+                if packet is not None:
+                    events.append(packet)
+            case p.Acks():
+                self._on_acks(item.packet_ids, 0, events)
+            case p.Ack(kind=p.PUBACK):
+                self._on_acks((item.packet_id,), item.reason, events)
+            case p.Ack(kind=p.PUBREL):
+                self.incoming.release(item.packet_id)
+            case p.Ack():
+                settled = self.outgoing.step(item)
+                if settled is not None:
+                    self.demands -= 1
+                    events.append(settled)
+            case p.Subscribe() | p.Unsubscribe():
+                events.append(item)
+            case p.PingReq():
+                self.demands += item.times - 1
+                self.speech.put(PINGRESP * item.times)
+            case p.Connect():
+                self._on_connect(item, events)
+            case p.Disconnect():
+                self._on_disconnect(item, events)
 
     def _on_connect(self, packet: p.Connect, events: list[Event]) -> None:
         self._move("CONNECT")
         properties = packet.properties
         self._connect = packet
-        self.version = packet.version
+        self.version = self.speech.version = packet.version
         self.client_id, self.keep_alive, self.expiry = grant(packet, self.offer)
-        self._explain = properties.request_problem_information != 0
+        self.speech.explain = properties.request_problem_information != 0
         if properties.maximum_packet_size is not None:
-            self.maximum_packet = properties.maximum_packet_size
+            self.speech.maximum = properties.maximum_packet_size
         problem = unacceptable(packet)
         if problem is None:
             events.append(packet)
         else:
             events += self.refuse(*problem)
 
-    def _on_burst(self, burst: p.Burst, events: list[Event]) -> None:
-        count = len(burst.messages) - [message[2] for message in burst.messages].count(0)
-        room = self.offer.receive_maximum - self.unanswered
-        if count <= room or self.version != p.MQTT_5:  # MQTT 3.1.1 knows no such limit: its socket is read no further
-            self.unanswered += count
-            events.append(burst)
-            return
-        self.unanswered += room
-        events.append(burst.first(room))
-        self._break(self._too_many(), events)
-
-    def _on_publish(self, packet: p.Publish | p.Oversized, events: list[Event]) -> None:
-        if packet.flags >> 1 & 3 == 2:
-            self._break(Fault(Reason.QOS_NOT_SUPPORTED, "QoS 2 is not spoken here; use QoS 1"), events)
-        elif packet.properties.topic_alias is not None:
-            self._break(Fault(Reason.TOPIC_ALIAS_INVALID, "topic aliases are not spoken here"), events)
-        elif packet.properties.subscription_identifiers:
-            self._break(Fault(Reason.PROTOCOL_ERROR, "a client sends no subscription identifier"), events)
-        elif packet.packet_id and self.unanswered >= self.offer.receive_maximum and self.version == p.MQTT_5:
-            self._break(self._too_many(), events)
-        else:
-            self.unanswered += 1 if packet.packet_id else 0
-            events.append(packet)
-
-    def _too_many(self) -> Fault:
-        text = f"more than {self.offer.receive_maximum} unanswered messages"
-        return Fault(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
-
     def _on_acks(self, packet_ids: Sequence[int], reason: int, events: list[Event]) -> None:
-        release = self.window.release
-        tags = [tag for tag in map(release, packet_ids) if tag is not None]
+        tags = self.outgoing.acknowledged(packet_ids)
         self.demands += len(packet_ids) - len(tags) - 1
         if tags:
             events.append(Settled(tags, len(tags) if reason >= Reason.UNSPECIFIED_ERROR else 0))
@@ -265,6 +234,7 @@ class Session:
                 return
             self.expiry = min(asked, self.offer.max_session_expiry)
         self._move("DISCONNECT")
+        self.speech.online = False
         reason = Reason(packet.reason)
         events.append(Ended(reason, "the client said goodbye", reason != Reason.SUCCESS, self.expiry))
 
@@ -275,24 +245,17 @@ class Session:
         if self.state == OPENING:
             if fault.version == p.MQTT_5:
                 block = Properties(reason_string=fault.text)
-                self._out.append(encode(p.ConnAck(False, fault.reason, block), p.MQTT_5))
+                self.speech.put(encode(p.ConnAck(False, fault.reason, block), p.MQTT_5))
             elif fault.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
-                self._out.append(encode(p.ConnAck(False, connack_3(fault.reason)), p.MQTT_3_1_1))
+                self.speech.put(encode(p.ConnAck(False, connack_3(fault.reason)), p.MQTT_3_1_1))
         events += self._end("malformed", fault.reason, fault.text)
 
     def _end(self, trigger: str, reason: Reason, text: str) -> list[Event]:
         online = self.state == ONLINE
         if not self._move(trigger):
             return []
+        self.speech.online = False
         if online and self.version == p.MQTT_5 and trigger != "lost":
             code = reason if reason in DISCONNECT else Reason.UNSPECIFIED_ERROR
-            self._say(lambda block: p.Disconnect(code, block), text)
+            self.speech.say(lambda block: p.Disconnect(code, block), text)
         return [Ended(reason, text, online, self.expiry)]
-
-    def _say(self, make: Callable[[Properties], p.Packet], text: str) -> None:
-        """Send a packet with a reason string, unless the client's maximum packet size forbids the string."""
-        block = Properties(reason_string=text) if text and self.version == p.MQTT_5 else NONE
-        data = encode(make(block), self.version)
-        if not self.fits(len(data)):
-            data = encode(make(NONE), self.version)
-        self._out.append(data)

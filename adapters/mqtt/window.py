@@ -12,11 +12,14 @@ T = TypeVar("T")
 class Window(Generic[T]):
     """At most ``size`` messages under way (the client's Receive Maximum, MQTT 5 section 4.9), each with its tag.
 
-    ``reserved``: ids that are under way since an earlier connection and are sent again under the same id.
+    ``reserved``: ids that are under way since an earlier connection and are sent again under the same id. ``twos``: ids
+    under way at QoS 2. ``released``: ids of messages at QoS 2 that the client has and has to let go.
     """
 
-    def __init__(self, size: int, reserved: Iterable[int] = ()) -> None:
+    def __init__(self, size: int, reserved: Iterable[int] = (), released: Iterable[int] = ()) -> None:
         self.size = size
+        self.twos: set[int] = set()
+        self.released = dict.fromkeys(released)
         self._tags: dict[int, T] = {}
         self._reserved = set(reserved)
         self._last = 0
@@ -24,20 +27,20 @@ class Window(Generic[T]):
     @property
     def free(self) -> int:
         """How many more messages may be sent now."""
-        return self.size - len(self._tags)
+        return self.size - len(self._tags) - len(self.released)
 
     def take(self, tag: T, packet_id: int = 0) -> int:
         """Put a message under way; returns its packet id, which is a new one unless it is given.
 
         Raises ValueError when the window is full.
         """
-        if len(self._tags) >= self.size:
+        if self.free <= 0:
             raise ValueError("the delivery window is full")
         if not packet_id:
             packet_id = self._last
             while True:
                 packet_id = packet_id + 1 if packet_id < LAST_ID else 1
-                if packet_id not in self._tags and packet_id not in self._reserved:
+                if packet_id not in self._tags and packet_id not in self._reserved and packet_id not in self.released:
                     break
             self._last = packet_id
         self._reserved.discard(packet_id)
@@ -47,6 +50,16 @@ class Window(Generic[T]):
     def release(self, packet_id: int) -> T | None:
         """The client has it: returns its tag, or None for an id that is not under way."""
         return self._tags.pop(packet_id, None)
+
+    def receive(self, packet_id: int) -> T | None:
+        """The client has it at QoS 2, and has to let its id go; returns as ``release`` does."""
+        tag = self._tags.pop(packet_id, None)
+        if tag is not None:
+            self.released[packet_id] = None
+        return tag
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._tags
 
     def __len__(self) -> int:
         return len(self._tags)

@@ -166,6 +166,8 @@ class MqttClient:
         data = self.session.take()
         if data:
             self._wire.write(data)
+        if self.session.speech.unkept and self.visit is not None:
+            self.visit.record.check()
 
     def _pause(self, why: str) -> None:
         if why not in self._paused and self.session.state != CLOSED:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...adapters.edge import Edge
 from ...adapters.mqtt.life import Offer
 from ...adapters.mqtt.playground import Playground
 from ...entities.message import Record
 from ...entities.principal import Principal
-from ...entities.topic import Topic, TopicFilter
+from ...entities.topic import Topic
 from ...use_cases.authenticate import Authenticate
 from ...use_cases.last_values import LastValues
 from ...use_cases.ports.clock import Clock
 from ...use_cases.presence import Presence
 from ...use_cases.publish import MessagePublishUseCase
 from ...use_cases.rate_limit import RateLimit
+from ...use_cases.session_state import Wanted
 from ...use_cases.sessions import Sessions
 from ...use_cases.subscribe import MessageSubscriptionUseCase
 from .admission import MqttAdmission
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .visit import MqttVisit
 
 
+Push: TypeAlias = Callable[[Iterable[Record]], None]
+
+
 class DeviceCare(Protocol):
     """Who follows what becomes of certain messages to devices: commands, and what their shadows lack."""
 
@@ -36,8 +40,10 @@ class DeviceCare(Protocol):
         """Whether the fate of this topic's messages matters. Asked once per client and topic, so it may not change."""
         ...
 
-    async def greet(self, principal: Principal, wanted: Collection[TopicFilter]) -> Sequence[Record]:
+    async def greet(self, principal: Principal, wanted: Collection[Wanted], push: Push) -> Sequence[Record]:
         """What a device gets first when it has connected with these filters, or has subscribed to one more.
+
+        ``push`` sends it more of that kind later, and raises nothing; it is the same for one connection until ``left``.
 
         It comes after retained values and before what is live, is tracked like every message, and has no place in the
         log: what is not acknowledged when the connection ends is this side's to repeat. Raises LogUnavailable, which is
@@ -47,6 +53,10 @@ class DeviceCare(Protocol):
 
     def skip(self, principal: Principal, record: Record) -> bool:
         """Whether a watched message is not to be sent any more, since something newer says the same."""
+        ...
+
+    def left(self, principal: Principal, push: Push) -> None:
+        """The connection is over: nothing can be pushed to it any more."""
         ...
 
     def sent(self, principal: Principal, record: Record) -> None:

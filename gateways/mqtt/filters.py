@@ -42,6 +42,10 @@ class MqttFilters:
         self._outbox.standing.resume(kept)
         if wanted:
             await self._read(wanted, kept.positions)
+        for each in kept.under_way:
+            entry = await self._door.use.sessions.entry(each) if each.beside else None
+            if entry is not None:
+                self._outbox.send_again(entry, each)
         if len(wanted) < len(kept.wanted):
             await self._keep()
 
@@ -63,8 +67,8 @@ class MqttFilters:
                 reasons.append(reason)
                 refusal = refusal or text
                 continue
-            qos = min(request.qos, 1)
-            reasons.append(Reason.GRANTED_QOS_1 if qos else Reason.SUCCESS)
+            qos = request.qos
+            reasons.append(Reason(qos))
             since = known.since if known is not None else {}
             each = Wanted(chosen, qos, request.no_local, request.retain_as_published, identifier, since)
             wanted[request.filter] = each

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import structlog
 
 from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
-from ...entities.errors import IotSphereError, LogFull, ShuttingDown
+from ...entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailable
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
 from .door import MqttDoor
-from .intake import Batch, MqttIntake
+from .intake import QOS_2, Batch, MqttIntake
 
 log = structlog.get_logger("iotsphere.mqtt")
+
+RETRY_S: Final = 0.5
+_Item: TypeAlias = p.Burst | p.Publish | p.Oversized
 
 NOTHING: Final = Appended((), frozenset())
 
@@ -43,6 +46,8 @@ class MqttIngress:
         self._under_way: deque[Batch] = deque()
         self._requests: deque[Batch] = deque()
         self._requesting: asyncio.Task[None] | None = None
+        self._deferred: deque[_Item] = deque()
+        self._sorting_out: asyncio.Task[None] | None = None
         self._congested = False
         self._settled: asyncio.Event | None = None
         self.bytes_under_way = 0
@@ -54,7 +59,8 @@ class MqttIngress:
         """Whether the client has enough under way: its socket is to be read no further."""
         return (
             self.bytes_under_way >= self._door.limits.unappended_bytes
-            or self._session.unanswered >= self._session.offer.receive_maximum
+            or self._session.incoming.unanswered >= self._session.offer.receive_maximum
+            or bool(self._deferred)
             or len(self._requests) >= self._door.limits.requests_under_way
             or (self._congested and self._door.use.publish.congested)
         )
@@ -62,16 +68,22 @@ class MqttIngress:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way into the log."""
-        return bool(self._under_way)
+        return bool(self._under_way or self._deferred)
 
     async def settle(self) -> None:
         """Wait until nothing is on its way any more."""
-        while self._under_way:
+        while self.busy:
             self._settled = asyncio.Event()
             await self._settled.wait()
 
-    def take(self, items: Iterable[p.Burst | p.Publish | p.Oversized]) -> None:
+    def take(self, items: Sequence[_Item]) -> None:
         """Admit messages and submit them."""
+        if self._deferred or any(map(self._is_unsure, items)):
+            self._deferred.extend(items)
+            if self._sorting_out is None:
+                self._sorting_out = asyncio.get_running_loop().create_task(self._sort_out())
+                self._sorting_out.add_done_callback(self._carried_out)
+            return
         for batch in self._intake.take(items):
             self._submit(batch)
 
@@ -79,6 +91,43 @@ class MqttIngress:
         """Submit a message that no client waits for: a will."""
         for batch in self._intake.will(packet):
             self._submit(batch)
+
+    # -- what may be in the log already -------------------------------------------------------------------------------
+
+    def _is_unsure(self, item: _Item) -> bool:
+        unsure = self._session.incoming.inflow.unsure
+        return bool(unsure) and not isinstance(item, p.Burst) and item.flags & QOS_2 > 0 and item.packet_id in unsure
+
+    async def _sort_out(self) -> None:
+        """Look messages up in the log that were under way when a connection ended badly; all others wait behind them."""
+        while self._deferred:
+            item = self._deferred[0]
+            if not isinstance(item, p.Burst) and self._is_unsure(item) and await self._is_in_log(item):
+                self._door.counts["found_in_log"] += 1
+                batches = [self._intake.answer_only(item)]
+            else:
+                batches = self._intake.take([item])
+            self._deferred.popleft()
+            for batch in batches:
+                self._submit(batch)
+        self._sorting_out = None
+        self._answer_all()
+        self._moved()
+
+    async def _is_in_log(self, packet: p.Publish | p.Oversized) -> bool:
+        inflow, look = self._session.incoming.inflow, self._door.use.sessions.exactly_once
+        generations = inflow.unsure[packet.packet_id]
+        record = self._intake.record_of(packet)
+        if record is None or (len(generations) == 1 and look.is_remembered(generations[0])):
+            return False  # the append itself finds it
+        ids = inflow.message_ids(packet.packet_id)
+        while True:
+            try:
+                if record.message_id not in ids:
+                    return await look.is_known(record.partition.domain, record.message_id)
+                return await look.appended(record.partition, ids, min(generations))
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -151,16 +200,16 @@ class MqttIngress:
             self._settled.set()
 
     def _answer(self, batch: Batch, result: Appended | IotSphereError) -> None:
-        session = self._session
+        session = self._session.incoming
         if isinstance(result, IotSphereError):
             self._fail(batch, result)
-        elif not batch.refused:
+        elif not batch.apart:
             session.acknowledge(batch.ids)
         else:
             start = 0
-            for index, (reason, text) in batch.refused.items():
+            for index, (reason, text) in batch.apart.items():
                 session.acknowledge(batch.ids[start:index])
-                session.acknowledge_refused(batch.ids[index], reason, text)
+                session.answer(batch.ids[index], reason, text)
                 start = index + 1
             session.acknowledge(batch.ids[start:])
         if batch.close is not None and self.failed is None:
@@ -175,6 +224,6 @@ class MqttIngress:
             full = isinstance(error, LogFull)
             reason = Reason.QUOTA_EXCEEDED if full else Reason.IMPLEMENTATION_SPECIFIC_ERROR
             for packet_id in batch.ids:
-                self._session.acknowledge_refused(packet_id, reason, error.message)
+                self._session.incoming.answer(packet_id, reason, error.message)
         else:
             self.failed = Reason.QUOTA_EXCEEDED, error.message

@@ -25,24 +25,25 @@ from ...use_cases.ports.message_log import Appended
 from .door import MqttDoor
 
 KNOWN_ROUTES: Final = 1_024
+QOS_2: Final = 4  # in the first byte
 
 _Message: TypeAlias = tuple[bytes, bytes, int, int]  # topic, payload, packet id, first byte
 
 
 class Batch:
-    """One submission, and the answers that it owes: packet ids in order, and why some of them are refused.
+    """One submission, and the answers that it owes: packet ids in order, and ``apart`` those that are no plain PUBACK.
 
     ``request``: what is to be carried out first; ``records`` are then what its failure leaves to append.
     """
 
-    __slots__ = ("close", "ids", "now", "records", "refused", "request", "result", "size")
+    __slots__ = ("apart", "close", "ids", "now", "records", "request", "result", "size")
 
     def __init__(self, now: int, request: Requested | None = None) -> None:
         self.now = now
         self.request = request
         self.records: list[Record] = []
         self.ids: list[int] = []
-        self.refused: dict[int, tuple[Reason, str]] = {}
+        self.apart: dict[int, tuple[Reason, str]] = {}
         self.size = 0
         self.close: tuple[Reason, str] | None = None
         self.result: Appended | IotSphereError | None = None
@@ -158,27 +159,16 @@ class MqttIntake:
             self._door.counts["empty_payload"] += 1
 
     def _single(self, packet: p.Publish, *, answered: bool = False) -> None:
-        topic, payload, packet_id, flags, properties = packet
+        topic, payload, packet_id, flags, _ = packet
         batch = self._batch
         if packet_id and not answered:
-            batch.ids.append(packet_id)
+            self._owe(packet_id, flags)
         way = self._ways.get(topic) or self._way(topic)
         if isinstance(way, IotSphereError) or (not payload and isinstance(way, Route)):
             self._unusual(packet[:4], way)
             return
-        route = way.route if isinstance(way, _Request) else way
-        says = stated(properties, batch.now)
         try:
-            record = self._door.use.edge.admit(
-                route,
-                payload,
-                batch.now,
-                retain=bool(flags & p.RETAIN),
-                message_id=says.message_id,
-                expires_at=says.expires_at,
-                correlation_id=says.correlation_id,
-                content_type=says.content_type,
-            )
+            record = self._admit(way.route if isinstance(way, _Request) else way, packet, batch.now)
         except MessageRefused as error:
             self._refuse(batch, packet[:4], error)
             return
@@ -188,23 +178,64 @@ class MqttIntake:
             batch.records.append(record)
             batch.size += len(payload)
 
+    def _admit(self, route: Route, packet: p.Publish, now: int) -> Record:
+        says = stated(packet.properties, now)
+        message_id = says.message_id
+        if message_id is None and packet.flags & QOS_2:
+            message_id = self._session.incoming.inflow.message_id(packet.packet_id)
+        return self._door.use.edge.admit(
+            route,
+            packet.payload,
+            now,
+            retain=bool(packet.flags & p.RETAIN),
+            message_id=message_id,
+            expires_at=says.expires_at,
+            correlation_id=says.correlation_id,
+            content_type=says.content_type,
+        )
+
+    def record_of(self, packet: p.Publish | p.Oversized) -> Record | None:
+        """The record that a packet would be, if it is one to append."""
+        way = self._ways.get(packet.topic) or self._way(packet.topic)
+        if not isinstance(way, Route) or isinstance(packet, p.Oversized) or not packet.payload:
+            return None
+        try:
+            return self._admit(way, packet, self._door.use.clock.now())
+        except MessageRefused:
+            return None  # it is refused, and told so, when its turn comes
+
+    def answer_only(self, packet: p.Publish | p.Oversized) -> Batch:
+        """The batch of a message at QoS 2 that is in the log already."""
+        self._begin()
+        self._owe(packet.packet_id, packet.flags)
+        return self._batch
+
+    def _owe(self, packet_id: int, flags: int) -> None:
+        batch = self._batch
+        if flags & QOS_2:
+            batch.apart[len(batch.ids)] = Reason.SUCCESS, ""
+        batch.ids.append(packet_id)
+
     def _request(self, request: Requested) -> None:
         """End the batch, and put the request with its answer behind it."""
-        before, packet_id = self._batch, request.message[2]
+        before = self._batch
+        _, payload, packet_id, flags = request.message
         if packet_id:
             before.ids.pop()
+            before.apart.pop(len(before.ids), None)
         if before.records or before.ids:
             self._done.append(before)
-        batch = Batch(before.now, request)
-        batch.ids += [packet_id] if packet_id else []
-        batch.size = len(request.message[1])
+        self._batch = batch = Batch(before.now, request)
+        if packet_id:
+            self._owe(packet_id, flags)
+        batch.size = len(payload)
         self._done.append(batch)
         self._batch = Batch(before.now)
 
     def _oversized(self, packet: p.Oversized) -> None:
         batch = self._batch
         if packet.packet_id:
-            batch.ids.append(packet.packet_id)
+            self._owe(packet.packet_id, packet.flags)
         way = self._ways.get(packet.topic) or self._way(packet.topic)
         error: IotSphereError = MessageRefused(
             f"the payload has {packet.size} bytes, more than {MAX_PAYLOAD_BYTES}: split it, or store it elsewhere",
@@ -238,7 +269,8 @@ class MqttIntake:
         if error.code in REASONS or is_denial(error):
             self._refuse(batch, request.message, error)
         elif self._session.version != p.MQTT_5 and error.retry:
-            batch.ids.clear()  # a bare PUBACK would say that it was done
+            batch.ids.clear()
+            batch.apart.clear()  # a bare PUBACK would say that it was done
             batch.close = publish_reason(error), error.message
         else:
             self._answer_refusal(batch, topic, packet_id, error)
@@ -256,10 +288,11 @@ class MqttIntake:
         code = reason_of(error) if is_denial(error) else error.code
         door.counts[f"refused_{code}"] += 1
         if five and packet_id:
-            batch.refused[len(batch.ids) - 1] = publish_reason(error), error.message
+            batch.apart[len(batch.ids) - 1] = publish_reason(error), error.message
         elif not five and is_denial(error) and door.limits.close_on_denial:
             if packet_id:
                 batch.ids.pop()
+                batch.apart.pop(len(batch.ids), None)
             batch.close = publish_reason(error), error.message
         elif self._principal.kind == "device":
             facts = {"error": code, "topic": topic.decode(), "packetId": packet_id or None, "detail": error.message}

@@ -21,10 +21,10 @@ from ...entities.principal import Principal
 from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session_state import Kept, Wanted
+from ...use_cases.session_state import Kept, UnderWay, Wanted
 from .door import MqttDoor
 from .parts import Parts
-from .standing import BESIDE, Place, Standing, Watched
+from .standing import Ahead, Place, Retained, Standing, Watched
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
@@ -53,31 +53,47 @@ class MqttOutbox:
         self._flush = flush
         self._parts = Parts(session.version, self._clock, playground)
         self._queue: deque[tuple[Entry, Batch, int]] = deque()
-        self._first: deque[tuple[Record, Wanted | None]] = deque()
+        self._first: deque[Ahead] = deque()
         self._bytes = 0
         self._stalled: Reader | None = None
         self._own: set[str] = set()
         self._greeting = False
+        self._push = self._send_more  # one object, so that it can be known again
 
     # -- what the client wants ----------------------------------------------------------------------------------------
 
     def send_retained(self, entries: Iterable[Entry], wanted: Wanted) -> None:
         """Send retained values for a filter, before anything that came later."""
-        self._first.extend((entry.record, wanted) for entry in entries)
+        for entry in entries:
+            self._first.append(Ahead(entry.record, wanted, (entry.record.partition, entry.position)))
+
+    def send_again(self, entry: Entry, under_way: UnderWay) -> None:
+        """Send a retained value that an earlier connection could not finish."""
+        place = entry.record.partition, entry.position
+        self._first.append(Ahead(entry.record, None, place, under_way))
 
     def send_first(self, records: Iterable[Record]) -> None:
         """Send records that have no place in the queue, before it, where a filter selects their topics."""
-        self._first.extend((record, None) for record in records)
+        self._first.extend(map(Ahead, records))
 
     async def greet(self) -> None:
         """Let a device have first what is kept for it, under the filters that it has now."""
         if self._care is not None and self.plans.wanted:
             self._greeting = True  # what is live comes behind it
             try:
-                filters = [each.filter for each in self.plans.wanted.values()]
-                self.send_first(await self._care.greet(self._principal, filters))
+                wanted = list(self.plans.wanted.values())
+                self.send_first(await self._care.greet(self._principal, wanted, self._push))
             finally:
                 self._greeting = False
+
+    def left(self) -> None:
+        """The connection is over."""
+        if self._care is not None:
+            self._care.left(self._principal, self._push)
+
+    def _send_more(self, records: Iterable[Record]) -> None:
+        self.send_first(records)
+        self.pump()
 
     def published(self, records: Iterable[Record]) -> None:
         """Remember messages of the client's own, where it does not want to hear itself."""
@@ -130,9 +146,10 @@ class MqttOutbox:
         """Send what may be sent now: within the client's window, and while its socket takes it."""
         sent = 0
         queue = self._queue
-        while not (self.full or self._greeting):
+        speech = self._session.speech
+        while not (self.full or self._greeting or speech.blocked):
             if self._first:
-                size = self._send_first(*self._first[0])
+                size = self._send_first(self._first[0])
                 if size < 0:
                     break
                 self._first.popleft()
@@ -159,12 +176,12 @@ class MqttOutbox:
         """Send one entry; returns its size, 0 when it is passed over, -1 when the window is full."""
         record = entry.record
         standing = self.standing
-        packet_id, flags = 0, 0
+        flags = 0
+        again: UnderWay | None = None
         if standing.earlier:
-            packet_id = standing.sent_earlier(entry)
-            if packet_id < 0:
+            if standing.has(entry):
                 return 0
-            flags = p.DUP if packet_id else 0
+            again = standing.under_way_since(entry)
         plan = self.plans.of(entry)
         if plan is None or (plan.no_local and record.message_id in self._own):
             self._own.discard(record.message_id)
@@ -180,11 +197,13 @@ class MqttOutbox:
                 self._counts["superseded"] += 1
                 return self._pass_over(entry, Tally(superseded=1))
             tag = Watched(place, record)
-        qos = 1 if packet_id else plan.qos
-        if qos and self._session.window.free <= 0:
+        qos = plan.qos if again is None else again.qos
+        if qos and self._session.outgoing.window.free <= 0:
             return -1
         flags |= qos << 1 | (p.RETAIN if plan.as_published and record.retain else 0)
-        if packet_id:
+        packet_id = 0
+        if again is not None:
+            packet_id, flags = again.packet_id, flags | p.DUP
             standing.settled(entry)
             self._counts["redelivered"] += 1
         return self._write(self._parts.of_entry(batch, index, flags, plan.identifiers), flags, tag, packet_id)
@@ -194,39 +213,44 @@ class MqttOutbox:
         self.standing.settled(entry)
         return 0
 
-    def _send_first(self, record: Record, wanted: Wanted | None) -> int:
-        """Send a retained value for a filter, or (None) a record by what all filters make of its topic."""
+    def _send_first(self, ahead: Ahead) -> int:
+        """Send a retained value for its filter, or a record by what all filters make of its topic."""
+        record, wanted, place, again = ahead
         if record.expires_at and record.expires_at <= self._clock.now():
             return 0
-        tag: str | Watched = BESIDE
+        tag: Retained | Watched = Watched(None, record) if place is None else Retained(place)
+        flags, packet_id = p.RETAIN if place is not None else 0, 0
         identifiers: tuple[int, ...]
         if wanted is not None:
             identifiers = (wanted.identifier,) if wanted.identifier else ()
-            qos, flags = self.plans.retained_qos(record, wanted), p.RETAIN
+            qos = self.plans.retained_qos(record, wanted)
         else:
             plan = self.plans.of_topic(record.topic)
             if plan is None:
                 return 0
-            qos, flags, identifiers = plan.qos, 0, plan.identifiers
-            if plan.watched:
-                tag = Watched(None, record)
-        if qos and self._session.window.free <= 0:
+            qos, identifiers = plan.qos, plan.identifiers
+        if again is not None:
+            qos, packet_id = again.qos, again.packet_id
+            flags |= p.DUP if packet_id else 0
+        if qos and self._session.outgoing.window.free <= 0:
             return -1
         flags |= qos << 1
-        return self._write(self._parts.of_record(record, flags, identifiers), flags, tag, 0)
+        return self._write(self._parts.of_record(record, flags, identifiers), flags, tag, packet_id)
 
-    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | Watched | str, packet_id: int) -> int:
-        session = self._session
+    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | Retained | Watched, packet_id: int) -> int:
+        outgoing = self._session.outgoing
         size = len(parts[0]) + len(parts[1]) + 2
-        if not session.fits(size):
+        if not outgoing.fits(size):
             self._counts["too_large_for_client"] += 1  # MQTT 5 section 3.1.2.11.4: discarded as if it were delivered
             return 0
         self._counts["delivered"] += 1
         self.moved = True
-        if flags & 6:
-            session.send(parts, tag, packet_id)
+        if flags & 4:
+            outgoing.send_once(parts, tag, packet_id)
+        elif flags & 2:
+            outgoing.send(parts, tag, packet_id)
         else:
-            session.send_unanswered(parts[0] + parts[1])
+            outgoing.send_unanswered(parts[0] + parts[1])
         if isinstance(tag, Watched) and self._care is not None:
             self._care.sent(self._principal, tag.record)
         return size
@@ -244,4 +268,4 @@ class MqttOutbox:
 
     def kept(self) -> Kept:
         """What has to be known to go on later."""
-        return self.standing.kept(self.reached())
+        return self.standing.kept(self.reached(), self._first)

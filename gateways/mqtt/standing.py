@@ -7,24 +7,42 @@ acknowledged. A session is kept as exactly that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from ...adapters.mqtt.life import Tag
 from ...adapters.mqtt.plan import Plans
 from ...adapters.mqtt.session import Session
 from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session_state import Kept, UnderWay
+from ...use_cases.session_state import Kept, UnderWay, Wanted
 
 Place: TypeAlias = tuple[Partition, Position]
 NOWHERE: Final = Position(0, 0)
-BESIDE: Final = "beside"  # the tag of what has no place in the queue
+AHEAD_AT_MOST: Final = 1_024
+
+
+class Retained(NamedTuple):
+    """The tag of a retained value: no reader comes by its place."""
+
+    place: Place
+
+
+class Ahead(NamedTuple):
+    """A message that goes before the queue. ``wanted``: the filter that a retained value is for; ``place``: where it lies.
+
+    ``again``: how an earlier connection sent it.
+    """
+
+    record: Record
+    wanted: Wanted | None = None
+    place: Place | None = None
+    again: UnderWay | None = None
 
 
 class Watched(NamedTuple):
-    """The tag of a message whose fate matters. ``place``: None when it has none in the queue."""
+    """The tag of a message whose fate matters. ``place``: None when it is of no reader's."""
 
     place: Place | None
     record: Record
@@ -43,22 +61,24 @@ class Standing:
         self._session = session
         self._plans = plans
         self._sent: dict[Partition, Position] = {}
-        self._again: dict[Place, int] = {}
+        self._again: dict[Place, UnderWay] = {}
         self._not_applied: dict[Partition, list[tuple[int, Tally]]] = {}
 
     def resume(self, kept: Kept) -> None:
         """Begin where an earlier connection left."""
         self._sent = dict(kept.sent)
-        self._again = {(each.partition, each.position): each.packet_id for each in kept.under_way}
+        self._again = {(each.partition, each.position): each for each in kept.under_way if not each.beside}
         self.earlier = bool(self._sent)
 
-    def sent_earlier(self, entry: Entry) -> int:
-        """Whether an earlier connection sent an entry: 0 no, -1 yes, and the client has it; else its packet id."""
+    def has(self, entry: Entry) -> bool:
+        """Whether an earlier connection sent the entry, and the client has it."""
         partition = entry.record.partition
         sent = self._sent.get(partition)
-        if sent is None or entry.position > sent:
-            return 0
-        return self._again.get((partition, entry.position), -1)
+        return sent is not None and entry.position <= sent and (partition, entry.position) not in self._again
+
+    def under_way_since(self, entry: Entry) -> UnderWay | None:
+        """How an earlier connection sent the entry, if it was not acknowledged."""
+        return self._again.get((entry.record.partition, entry.position))
 
     def settled(self, entry: Entry) -> None:
         """What was sent in an earlier connection is under way again, or is not sent any more."""
@@ -84,25 +104,44 @@ class Standing:
             self._sent = {p: at for p, at in self._sent.items() if reached.get(p, at) < at}
             if not self._sent:
                 self.earlier = False
-                self._session.window.drop_reserved()
+                self._session.outgoing.window.drop_reserved()
         self._plans.reached(reached)
         return reached
 
-    def kept(self, reached: Mapping[Partition, Position]) -> Kept:
-        """What has to be known to go on later: nothing that is not acknowledged is left behind."""
+    def kept(self, reached: Mapping[Partition, Position], ahead: Iterable[Ahead]) -> Kept:
+        """What has to be known to go on later: nothing that is not acknowledged is left behind.
+
+        ``ahead``: what waits before the queue; of that, retained values are kept.
+        """
         sent = dict(reached)
         for partition, position in self._sent.items():
             sent[partition] = max(sent[partition], position)
-        under_way = [
-            UnderWay(packet_id, *place)
-            for packet_id, tag in self._session.window.under_way()
-            if (place := _place_of(tag)) is not None and place[0] in sent
-        ]
-        under_way += [UnderWay(packet_id, *place) for place, packet_id in self._again.items() if place[0] in sent]
+        window = self._session.outgoing.window
+        under_way: list[UnderWay] = []
+        released = list(window.released)
+        for packet_id, tag in window.under_way():
+            qos = 2 if packet_id in window.twos else 1
+            if type(tag) is tuple:
+                place: Place | None = tag
+            elif isinstance(tag, Watched | Retained):
+                place = tag.place
+            else:
+                place = None
+            if place is None:
+                released += [packet_id] if qos == 2 else []  # it is not sent again; the client lets the id go
+            elif isinstance(tag, Retained) or place[0] in sent:
+                under_way.append(UnderWay(packet_id, *place, qos, isinstance(tag, Retained)))
+        for each in islice((each for each in ahead if each.place is not None), AHEAD_AT_MOST):
+            if each.again is not None:
+                under_way.append(each.again)
+            elif each.place is not None and each.wanted is not None and each.wanted.qos:
+                under_way.append(UnderWay(0, *each.place, each.wanted.qos, True))
+        under_way += [each for each in self._again.values() if each.partition in sent]
         low = dict(reached)
-        for each in under_way:
-            low[each.partition] = min(low[each.partition], before(each.position))
-        return Kept(tuple(self._plans.wanted.values()), low, sent, tuple(under_way))
+        for one in under_way:
+            if not one.beside:
+                low[one.partition] = min(low[one.partition], before(one.position))
+        return Kept(tuple(self._plans.wanted.values()), low, sent, tuple(under_way), tuple(released))
 
     def tallies(self, upto: Mapping[Partition, Position]) -> dict[Partition, Tally]:
         """What was not applied of the messages up to these positions; each is told once."""
@@ -124,10 +163,3 @@ class Standing:
 def before(position: Position) -> Position:
     """The place to read after in order to get this position's entry."""
     return Position(position.epoch, position.offset - 1)
-
-
-def _place_of(tag: Tag) -> Place | None:
-    """Where the message of a tag lies in the log; None when it has no place in the queue."""
-    if type(tag) is tuple:
-        return tag
-    return tag.place if isinstance(tag, Watched) else None

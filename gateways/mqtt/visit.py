@@ -14,7 +14,8 @@ from typing import Final
 import structlog
 
 from ...adapters.mqtt import packets as p
-from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event
+from ...adapters.mqtt.inflow import Inflow
+from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event, Resumed
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
 from ...adapters.notices import missed_record
@@ -27,6 +28,7 @@ from .door import MqttDoor
 from .filters import MqttFilters
 from .ingress import MqttIngress
 from .outbox import MqttOutbox
+from .record import MqttRecord
 
 log = structlog.get_logger("iotsphere.mqtt")
 
@@ -76,6 +78,7 @@ class MqttVisit:
         self.ingress = MqttIngress(door, session, principal, ties.moved)
         self.outbox = MqttOutbox(door, session, principal, ties.flush)
         self.ingress.own = self.outbox.published
+        self.record = MqttRecord(door, session, self.outbox, ties)
         self._door = door
         self._session = session
         self._ties = ties
@@ -122,8 +125,12 @@ class MqttVisit:
         self._kept, self._will = None, connect.will
         door.counts["connected"] += 1
         reserved = [each.packet_id for each in kept.under_way] if kept is not None else []
+        inflow = Inflow(hold.salt, hold.inbound) if hold.version else None
+        if hold.expiry:
+            self.record.hold = hold
+        resumed = Resumed(reserved, kept.released if kept is not None else (), inflow, bool(hold.expiry))
         now = asyncio.get_running_loop().time()
-        return session.accept(now, session_present=kept is not None, reserved=reserved)
+        return session.accept(now, session_present=kept is not None, resumed=resumed)
 
     def make_way(self) -> None:
         """End for a newer connection of the same client."""
@@ -188,6 +195,7 @@ class MqttVisit:
 
     async def end(self, ended: Ended) -> None:
         """Publish the will, save the session, let the device be offline."""
+        self.outbox.left()
         try:
             if self._answering is not None:
                 await asyncio.wait((self._answering,))
@@ -209,6 +217,7 @@ class MqttVisit:
         if hold is None:
             return
         hold.expiry = expiry
+        await self.record.settle()
         sessions = self._door.use.sessions
         for _ in range(RETRIES):
             try:
@@ -217,7 +226,7 @@ class MqttVisit:
                     kept = self.outbox.kept()
                     if expiry:
                         await sessions.commit(hold, kept.positions, self.outbox.standing.tallies(kept.positions))
-                await sessions.leave(hold, kept)
+                await sessions.leave(hold, kept, self._session.incoming.inflow.state() if self._kept is None else None)
             except Conflict:
                 return  # a connection to another process has it, and what is under way is that one's now
             except Unavailable as error:

@@ -14,8 +14,10 @@ from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.entities.errors import Conflict, LogUnavailable, MessageRefused
 from iotsphere.entities.message import Record
 from iotsphere.entities.principal import Principal, parse_grant
-from iotsphere.entities.topic import Topic, TopicFilter
+from iotsphere.entities.topic import Topic
 from iotsphere.gateways.mqtt import MqttLimits
+from iotsphere.gateways.mqtt.door import Push
+from iotsphere.use_cases.session_state import Wanted
 from tests.support.waiting import until
 
 from .house import House, open_house
@@ -35,14 +37,21 @@ class Care:
         self.old: set[int] = set()
         self.told: list[tuple[str, str, int]] = []
         self.asked: list[tuple[str, list[str]]] = []
+        self.pushes: list[Push] = []
+        self.gone: list[Push] = []
 
     def watches(self, topic: str) -> bool:
         return topic.endswith("/commands/request")
 
-    async def greet(self, principal: Principal, wanted: Collection[TopicFilter]) -> Sequence[Record]:
+    async def greet(self, principal: Principal, wanted: Collection[Wanted], push: Push) -> Sequence[Record]:
         await asyncio.sleep(0.01)
-        self.asked.append((principal.name, sorted(each.text for each in wanted)))
+        self.asked.append((principal.name, sorted(each.filter.text for each in wanted)))
+        self.pushes.append(push)
         return self.greetings
+
+    def left(self, principal: Principal, push: Push) -> None:
+        assert principal.name == "d1"
+        self.gone.append(push)
 
     def skip(self, principal: Principal, record: Record) -> bool:
         return principal.name == "d1" and number(record) in self.old
@@ -85,6 +94,26 @@ def value(packet: p.Publish) -> Any:
 def command(house: House, content: int) -> Record:
     who = Principal("service", "operator", "iotsphere", (parse_grant("command:iotsphere/#", domain="iotsphere"),))
     return house.edge.admit(house.edge.route(who, COMMANDS, "command"), str(content).encode(), house.clock.now())
+
+
+async def test_more_can_be_pushed_as_long_as_the_connection_lasts() -> None:
+    async with open_house() as house:
+        house.care = care = Care()
+        device = await house.device("d1")
+        async with Peer(await house.door()) as peer:
+            await peer.connect(device)
+            peer.send(p.Subscribe(1, (p.Request("iotsphere/devices/d1/#", 1),)))
+            await peer.take(p.SubAck, 1)
+            peer.send(p.Subscribe(2, (p.Request("iotsphere/devices/d1/commands/#", 1),)))
+            await peer.take(p.SubAck, 1)
+            await until(lambda: len(care.pushes) == 2, "it was greeted twice")
+            first, second = care.pushes
+            assert first == second
+            second([command(house, 7), command(house, 8)])
+            got = await peer.take(p.Publish, 2, lambda x: x.topic.decode() == COMMANDS)
+            assert [value(x) for x in got] == [7, 8]
+            assert care.gone == []
+        await until(lambda: care.gone == [first], "it has left")
 
 
 async def test_a_greeting_comes_after_the_subscription_and_before_what_is_live() -> None:

@@ -322,6 +322,6 @@ async def test_properties_of_connect_are_echoed_where_they_must(house: House) ->
     async with Peer(await house.door()) as peer:
         connack = await peer.connect(device, properties=Properties(session_expiry_interval=0xFFFFFFFF))
         assert connack.properties.session_expiry_interval == Offer().max_session_expiry
-        assert connack.properties.maximum_qos == 1
-        assert connack.properties.topic_alias_maximum == 0
+        assert connack.properties.maximum_qos is None  # 2, since nothing less is said
+        assert connack.properties.topic_alias_maximum == 64
         assert connack.properties.shared_subscription_available == 0

@@ -43,9 +43,8 @@ MALFORMED = {
     "reserved type": (b"\x00\x00", 0x81),
     "reserved flags": (b"\xc1\x00", 0x81),
     "a packet of the server": (b"\xd0\x00", 0x82),
-    "QoS 2": (encode(p.Publish(b"a", b"1", 1, 4), 5), 0x9B),
-    "topic alias": (encode(p.Publish(b"a", b"1", 1, 2, Properties(topic_alias=1)), 5), 0x94),
-    "PUBREL from nowhere": (encode(p.Ack(p.PUBREL, 5), 5), 0x82),
+    "topic alias": (encode(p.Publish(b"a", b"1", 1, 2, Properties(topic_alias=65)), 5), 0x94),
+    "PUBREL too early": (encode(p.Publish(b"a", b"1", 5, 4), 5) + encode(p.Ack(p.PUBREL, 5), 5), 0x82),
     "AUTH": (encode(p.Auth(), 5), 0x82),
 }
 

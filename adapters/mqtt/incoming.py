@@ -1,0 +1,99 @@
+"""The messages of a client, as far as the protocol goes: how many are unanswered, and what each is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from . import packets as p
+from .aliases import AliasesIn
+from .encode import encode, pubacks
+from .inflow import Inflow
+from .primitives import Malformed
+from .reasons import PUBACK, Reason
+from .speech import Speech
+
+ERROR: Final = Reason.UNSPECIFIED_ERROR
+
+
+class Incoming:
+    """``unanswered``: messages that wait for their PUBACK or PUBREC; with those that wait for their PUBREL they are at
+    most ``maximum`` (MQTT 5 section 4.9; MQTT 3.1.1 knows no such limit: its socket is read no further).
+    """
+
+    def __init__(self, speech: Speech, maximum: int, aliases: int) -> None:
+        self.unanswered = 0
+        self.maximum = maximum
+        self.inflow = Inflow()
+        self._speech = speech
+        self._aliases = AliasesIn(aliases)
+
+    def burst(self, burst: p.Burst) -> tuple[p.Burst, bool]:
+        """Take simple messages; returns those that are within the limit, and whether that is all of them."""
+        count = len(burst.messages) - [message[2] for message in burst.messages].count(0)
+        room = self.maximum - self.unanswered - len(self.inflow.held)
+        if count <= room or self._speech.version != p.MQTT_5:
+            self.unanswered += count
+            return burst, True
+        self.unanswered += room
+        return burst.first(room), False
+
+    def publish(self, packet: p.Publish | p.Oversized) -> p.Publish | p.Oversized | None:
+        """Take any other message; None when there is nothing to do. Raises Malformed with what it breaks."""
+        if packet.properties.subscription_identifiers:
+            raise Malformed("a client sends no subscription identifier", Reason.PROTOCOL_ERROR)
+        packet = self._aliases.resolve(packet)
+        taken: bool | None = True
+        if packet.flags & 4:
+            taken = self.inflow.take(packet)
+            if taken is False:
+                self._speech.put(encode(p.Ack(p.PUBREC, packet.packet_id), self._speech.version))
+        if not taken:
+            return None
+        if packet.packet_id:
+            if self.unanswered + len(self.inflow.held) >= self.maximum and self._speech.version == p.MQTT_5:
+                raise self.too_many()
+            self.unanswered += 1
+        return packet
+
+    def too_many(self) -> Malformed:
+        """The client exceeds what it was granted."""
+        return Malformed(f"more than {self.maximum} unanswered messages", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def release(self, packet_id: int) -> None:
+        """Take a PUBREL. Raises Malformed."""
+        inflow, version = self.inflow, self._speech.version
+        if inflow.is_pending(packet_id) and packet_id not in inflow.unsure:
+            raise Malformed(f"PUBREL {packet_id} before its PUBREC", Reason.PROTOCOL_ERROR)
+        found = packet_id in inflow or version != p.MQTT_5
+        reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND
+        answer = encode(p.Ack(p.PUBCOMP, packet_id, reason), version)
+        if inflow.free(packet_id):
+            self._speech.promise(answer)
+        else:
+            self._speech.put(answer)
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Answer messages at QoS 1 that are in the log."""
+        if packet_ids:
+            self.unanswered -= len(packet_ids)
+            if self._speech.online:
+                self._speech.put(pubacks(packet_ids))
+
+    def answer(self, packet_id: int, reason: Reason = Reason.SUCCESS, text: str = "") -> None:
+        """Answer a message at QoS 2, or one that was turned away; MQTT 3.1.1 has no words for that and gets a bare answer.
+
+        A PUBREC with an error frees the packet id.
+        """
+        self.unanswered -= 1
+        code = reason if reason in PUBACK else ERROR
+        promise, kind = False, p.PUBACK
+        if self.inflow.is_pending(packet_id):
+            kind = p.PUBREC
+            if self._speech.version == p.MQTT_5 and code >= ERROR:
+                promise = self.inflow.free(packet_id)
+            else:
+                self.inflow.done(packet_id)
+        if self._speech.online:
+            said = text if self._speech.explain else ""
+            self._speech.say(lambda block: p.Ack(kind, packet_id, code, block), said, promise=promise)
