@@ -16,7 +16,8 @@ IotSphereError
 │       └── VersionConflict    version_conflict (the facts hold the version and the state that are there)
 ├── Limited                    too much or too fast; retry later
 │   ├── RateLimited            rate_limited
-│   └── TooManyConnections     too_many_connections
+│   ├── TooManyConnections     too_many_connections
+│   └── TooManyGroups          too_many_groups
 ├── MessagesMissed             messages_missed (a reader cannot get some messages any more; reading on is possible)
 └── Unavailable                something below is down, full or being restarted; retry
     ├── LogUnavailable         log_unavailable
@@ -152,6 +153,12 @@ class TooManyConnections(Limited):
     """The gateway, or the caller's address, holds as many connections as allowed."""
 
     code = "too_many_connections"
+
+
+class TooManyGroups(Limited):
+    """The domain has as many shared subscriptions as allowed."""
+
+    code = "too_many_groups"
 
 
 class MessagesMissed(IotSphereError):

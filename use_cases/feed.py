@@ -12,7 +12,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..entities.errors import LeaseHeld
 from ..entities.message import Entry
@@ -30,6 +30,8 @@ SAVE_EVERY_S: Final = 2.0
 SAVER_LEASE_MS: Final = 10_000
 READER_NAME: Final = "last-values"
 REMEMBERED_GAPS: Final = 1_000
+
+Tap: TypeAlias = Callable[[Slice, Position], None]
 
 
 class Batch:
@@ -85,6 +87,7 @@ class Feed:
         self._index: TopicIndex[Group] = TopicIndex()
         self._groups: dict[tuple[str, ...], Group] = {}
         self._listeners: set[Callable[[Partition], None]] = set()
+        self._taps: dict[Partition, dict[Tap, None]] = {}
         self._changed = asyncio.Event()
         self._saved: dict[Partition, Position] = {}
         self._owner = secrets.token_hex(8)
@@ -181,6 +184,8 @@ class Feed:
                 batch = Batch(partition, entries, part.end)
                 for reader in tuple(live):
                     reader.take(batch, before)
+        for tap in tuple(self._taps.get(partition, ())):
+            tap(part, before)
         for listener in tuple(self._listeners):
             listener(partition)
 
@@ -223,6 +228,12 @@ class Feed:
         """Call ``listener`` with the partition after each slice; returns how to stop that."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
+
+    def tap(self, partition: Partition, tap: Tap) -> Callable[[], None]:
+        """Call ``tap`` with each slice of a partition, and where the feed stood before it; returns how to stop that."""
+        taps = self._taps.setdefault(partition, {})
+        taps[tap] = None
+        return lambda: taps.pop(tap, None) and None
 
     def join(self, reader: Reader, filters: Iterable[TopicFilter]) -> Group:
         """Put a reader into the group of its filters; it is live in no partition yet."""
