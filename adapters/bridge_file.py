@@ -216,7 +216,9 @@ class _Where:
             start = self._find(rf"\[\s*{rest[0]}\s*\]", 0, 0)
             rest = rest[1:]
         if rest and isinstance(rest[0], str):
-            return self._find(rf"{re.escape(rest[0])}\s*=", start, 0) or start
+            line = self._find(rf"{re.escape(rest[0])}\s*=", start, 0)
+            end = self._find(r"\[", start, 0) or len(self._lines) + 1
+            return line if 0 < line < end else start
         return start
 
     def _find(self, pattern: str, after: int, skip: int) -> int:

@@ -182,7 +182,7 @@ def inward_rule(domain: str, pattern: str, template: str | None) -> Rule:
         place = parse_topic(sample)
     except TopicInvalid as error:
         raise RequestInvalid(f"{template!a} leads nowhere: {error.message}") from error
-    if written.parts[0].partition("/")[0] != domain:
+    if written.text.partition("/")[0] != domain:
         raise RequestInvalid(f"{template!a} leaves the domain: begin it with {domain}/")
     if place.channel == "system":
         raise RequestInvalid(f"{template!a} is the gateway's own to write: choose telemetry, shadow, commands or users")
@@ -240,7 +240,9 @@ def _own(wanted: str, domain: str) -> TopicFilter:
     except FilterInvalid as error:
         raise RequestInvalid(f"{error.message}; a rule without `to` needs the product's own topics") from error
     if found.domain != domain:
-        raise RequestInvalid(f"{wanted!a} lies outside the domain: begin it with {domain}/")
+        raise RequestInvalid(
+            f"{wanted!a} lies outside the domain: begin it with {domain}/, or say with `to` where it leads"
+        )
     if not found.channels or found.channels == _SYSTEM:
         raise RequestInvalid(f"{wanted!a} selects nothing that a bridge may carry; see the topic space")
     return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from ..entities.errors import Conflict, RequestInvalid
@@ -16,10 +15,14 @@ COLLECTION: Final = "bridges"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSession:
-    """A session that a broker keeps for us. ``seen``: ms since 1970, when we last were connected to it."""
+    """A session that a broker keeps for us.
+
+    ``seen``: ms since 1970, when we last were connected to it. ``owner``: the run of a process that was.
+    """
 
     filters: tuple[str, ...]
     seen: int
+    owner: str
 
 
 class BridgeRegister:
@@ -54,11 +57,11 @@ class BridgeRegister:
         if found is None:
             return None
         stored = json.loads(found.value)
-        return BrokerSession(tuple(stored["filters"]), int(stored["seen"]))
+        return BrokerSession(tuple(stored["filters"]), int(stored["seen"]), str(stored["owner"]))
 
-    async def keep_session(self, client_id: str, filters: Sequence[str], seen: int) -> None:
+    async def keep_session(self, client_id: str, session: BrokerSession) -> None:
         """Remember a session."""
-        stored = json.dumps({"filters": list(filters), "seen": seen}).encode()
+        stored = json.dumps(asdict(session)).encode()
         await self._documents.put(COLLECTION, self._key(client_id), stored)
 
     def _key(self, client_id: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,17 +17,17 @@ import structlog
 from ...adapters.bridge_file import BridgeSpec
 from ...adapters.bridge_messages import Admitted, Arrival, Inward, Outward
 from ...adapters.client_protocol import gap_facts
-from ...adapters.timestamps import iso
 from ...entities.errors import BrokerUnavailable, RequestInvalid, Unavailable
 from ...entities.position import Gap
 from ...entities.topic import parse_filter
-from ...use_cases.bridges import BridgeRegister, BrokerSession
+from ...use_cases.bridges import BridgeRegister
 from ...use_cases.forward import ForwardUseCase
 from .alarms import Alarms
 from .inbound import Inbound
-from .link import SESSION_TAKEN_OVER, BrokerLink, Lost
+from .link import BrokerLink, Lost
 from .options import BridgeOptions, BridgeUseCases
 from .outbound import Outbound
+from .session import SessionClaim
 
 WATCH_EVERY_S: Final = 1.0
 
@@ -45,14 +45,12 @@ class MqttBridge:
         self._options = options or BridgeOptions()
         self._register = BridgeRegister(use_cases.documents, spec.domain, spec.name)
         self._alarms = Alarms(use_cases, spec, self.counts, self._options.alert_every)
+        self._claim = SessionClaim(self._register, use_cases.clock, self._options, self._alarms, self.counts)
         self._outward = Outward(use_cases.edge, spec)
         self._outbound = Outbound(use_cases, self._options, self._outward, self.counts, self._looping)
         self._inward: Inward | None = None
         self._inbound: Inbound | None = None
         self._forward: ForwardUseCase | None = None
-        self._session: BrokerSession | None = None
-        self._session_present = False
-        self._takeovers: deque[float] = deque(maxlen=self._options.takeovers)
         self._why = "it has not connected yet"
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -60,8 +58,11 @@ class MqttBridge:
 
     @property
     def client_id(self) -> str:
-        """The same after a restart, and another one for each process."""
-        return f"{self._options.node}-{self.spec.name}-{self._options.ordinal}"
+        """The same after a restart, and another one for each process and each log. Known once it has started.
+
+        The log's mark keeps two gateways apart that were both left with the default name.
+        """
+        return self._claim.client_id
 
     @property
     def connected(self) -> bool:
@@ -101,12 +102,10 @@ class MqttBridge:
                 f"{options.ordinal}: set IOTSPHERE_BRIDGE_ORDINAL to 0 … {spec.slices - 1}"
             )
         await self._register.divide(spec.slices)
-        self._session = await self._register.session(self.client_id)
         origin = self._outbound.origin = await self._register.origin()
+        await self._claim.load(f"{options.node}-{spec.name}-{options.ordinal}-{origin[:8]}")
         self._inward = Inward(self._use.edge, spec, origin, options.ordinal)
-        self._inbound = Inbound(
-            self._admit, self._use.publish, self.counts, spec.broker.receive_maximum, options.loose_bytes
-        )
+        self._inbound = Inbound(self._admit, self._use.publish, self.counts, options)
         self._begin("connection", self._keep_connected)
         self._begin("watch", self._watch)
         if spec.outward:
@@ -144,7 +143,8 @@ class MqttBridge:
         if self._forward is not None:
             parts.append(self._forward.drain(timeout if self.connected else 0.0))
         await asyncio.gather(*parts)
-        await self._remember()
+        if self.connected:
+            await self._claim.note(self.filters)
         await self.close()
 
     async def close(self) -> None:
@@ -167,18 +167,19 @@ class MqttBridge:
         loop = asyncio.get_running_loop()
         while self.stopped is None:
             if self._inbound is not None and self._inbound.crowded:
+                self._why = "too much waits for the log"
                 await self._inbound.quiet()
             began = loop.time()
             lost = await self._connect()
             attempt = 1 if loop.time() - began >= self._options.stable else attempt + 1
-            if lost.code == SESSION_TAKEN_OVER and self._is_contested(loop.time()):
+            longest = min(self._options.last_retry, self._options.first_retry * 2.0 ** min(attempt, 30))
+            await asyncio.sleep(random.uniform(self._options.first_retry, longest))
+            if await self._claim.is_contested(lost):
                 self._stop(
                     f"another process takes its session {self.client_id!a} again and again; give each process a name of "
                     "its own with IOTSPHERE_NODE or IOTSPHERE_BRIDGE_ORDINAL, then restart this one"
                 )
                 return
-            longest = min(self._options.last_retry, self._options.first_retry * 2.0 ** min(attempt, 30))
-            await asyncio.sleep(random.uniform(self._options.first_retry, longest))
 
     async def _connect(self) -> Lost:
         """One connection from its beginning to its end."""
@@ -186,26 +187,29 @@ class MqttBridge:
         assert inbound is not None
         link = BrokerLink(self.spec.broker, self.client_id, self._options, inbound.receive)
 
-        def opened(session_present: bool) -> None:
-            self._session_present = session_present
-            inbound.opened(link, session_present)
+        session_present = False
+
+        def opened(present: bool) -> None:
+            nonlocal session_present
+            session_present = present
+            inbound.opened(link, present)
 
         link.opened = opened
         filters = self.filters
         try:
-            known = () if self._session is None else self._session.filters
-            await link.open(filters, [text for text in known if text not in filters], self.spec.group is not None)
+            await link.open(filters, self._claim.stale(filters), self.spec.group is not None)
             self.counts["connects"] += 1
-            log.info("bridge_connected", bridge=self.spec.name, client=self.client_id, session=self._session_present)
+            log.info("bridge_connected", bridge=self.spec.name, client=self.client_id, session=session_present)
             self._outbound.current.set(link)
-            await self._meet_session()
+            await self._claim.met(filters, session_present)
             lost = await link.lost
             self.counts["disconnects"] += 1
+            self._claim.lost()
             log.warning("bridge_disconnected", bridge=self.spec.name, why=lost.why)
         except BrokerUnavailable as error:
             self.counts["connect_failures"] += 1
             log.warning("bridge_not_connected", bridge=self.spec.name, message=error.message)
-            lost = link.lost.result() if link.lost.done() else Lost(error.message)
+            lost = Lost(error.message, link.lost.result().code if link.lost.done() else None)
         finally:
             self._outbound.current.set(None)
             await link.close()
@@ -218,29 +222,6 @@ class MqttBridge:
         """What it subscribes to."""
         group = self.spec.group
         return tuple(text if group is None else f"$share/{group}/{text}" for text in self.spec.inward.filters)
-
-    def _is_contested(self, now: float) -> bool:
-        self.counts["takeovers"] += 1
-        self._takeovers.append(now)
-        full = len(self._takeovers) == self._options.takeovers
-        return full and now - self._takeovers[0] <= self._options.takeovers_within
-
-    async def _meet_session(self) -> None:
-        """Say so when the broker has lost our session: what waited in it is gone, and only it knew what that was."""
-        if self._session is not None and self._session.filters and not self._session_present:
-            self.counts["sessions_lost"] += 1
-            self._alarms.raise_alert(
-                "bridge_session_lost", clientId=self.client_id, after=iso(self._session.seen), seenAgain=self._now()
-            )
-        await self._remember()
-
-    async def _remember(self) -> None:
-        if self.connected:
-            self._session = BrokerSession(self.filters, self._use.clock.now())
-            try:
-                await self._register.keep_session(self.client_id, self._session.filters, self._session.seen)
-            except Unavailable as error:
-                log.warning("bridge_session_not_noted", code=error.code, message=error.message)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -277,6 +258,3 @@ class MqttBridge:
     def _missed(self, gap: Gap) -> None:
         self.counts["missed"] += gap.missing
         self._alarms.raise_alert("bridge_messages_missed", str(gap.first), missed=gap_facts(gap))
-
-    def _now(self) -> str:
-        return iso(self._use.clock.now())

@@ -1,8 +1,8 @@
 """The way in: messages of the broker are admitted, appended, and only then acknowledged, in the order in which they came.
 
-One append of this bridge is under way at a time; what arrives meanwhile is the next one, and at most Receive Maximum
-messages arrive before the broker waits. What was received outlives its connection: it goes into the log all the same,
-and is known again when the broker repeats it.
+One append of this bridge is under way at a time, and what arrives meanwhile is the next one. A broker waits after Receive
+Maximum unanswered messages; since not every broker counts well, what waits here is bounded in bytes besides. What was
+received outlives its connection: it goes into the log all the same, and is known again when the broker repeats it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from ...entities.errors import IotSphereError, ShuttingDown
 from ...entities.message import Record
 from ...use_cases.ports.message_log import Appended
 from ...use_cases.publish import MessagePublishUseCase
+from .options import BridgeOptions
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 5.0
+OVERHEAD_BYTES: Final = 1_000
 
 log = structlog.get_logger("iotsphere.bridge")
 
@@ -30,8 +32,8 @@ log = structlog.get_logger("iotsphere.bridge")
 class Answering(Protocol):
     """The part of a connection that the way in needs."""
 
-    def acknowledge(self, packet_id: int) -> None:
-        """Send a PUBACK."""
+    def acknowledge(self, packet_id: int) -> bool:
+        """Send a PUBACK; False when the connection has ended."""
         ...
 
     def drop(self, why: str) -> None:
@@ -52,33 +54,33 @@ class _Taken:
 
 
 class Inbound:
-    """``admit`` says what becomes of an arrival; ``counts`` gets its words. ``limit``: the Receive Maximum."""
+    """``admit`` says what becomes of an arrival; ``counts`` gets its words."""
 
     def __init__(
         self,
         admit: Callable[[Arrival], Admitted],
         publish: MessagePublishUseCase,
         counts: Counter[str],
-        limit: int,
-        loose_bytes: int,
+        options: BridgeOptions,
     ) -> None:
         self._admit = admit
         self._publish = publish
         self._counts = counts
-        self._limit = limit
-        self._loose_limit = loose_bytes
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._link: Answering | None = None
         self._owed: deque[_Taken] = deque()  # to be acknowledged on this connection, in this order
         self._unsettled: dict[int, _Taken] = {}  # received on an earlier one, and not acknowledged
         self._waiting: list[_Taken] = []
         self._batch: list[_Taken] = []
+        self._held = 0
         self._loose = 0
         self._delay = FIRST_RETRY_S
         self._flush_due = False
         self._retry: asyncio.TimerHandle | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._refusing = False
         self._closed = False
 
     @property
@@ -89,7 +91,7 @@ class Inbound:
     @property
     def crowded(self) -> bool:
         """Whether so much waits for the log that no further connection may bring more."""
-        return len(self._waiting) + len(self._batch) >= self._limit
+        return self._held >= self._options.held_bytes // 2
 
     @property
     def oldest(self) -> float:
@@ -102,6 +104,7 @@ class Inbound:
     def opened(self, link: Answering, session_present: bool) -> None:
         """A connection stands; its messages follow. Without our session the broker repeats nothing."""
         self._link = link
+        self._refusing = False
         if not session_present:
             self._unsettled.clear()
 
@@ -119,10 +122,11 @@ class Inbound:
         if not arrival.packet_id:
             self._receive_loose(arrival)
             return
-        if len(self._owed) >= self._limit:
-            self._counts["receive_maximum_exceeded"] += 1
+        if self._refusing or self._held >= self._options.held_bytes:
+            self._counts["held_back"] += 1
+            self._refusing = True  # all that follows as well, or the order would be lost
             if self._link is not None:
-                self._link.drop(f"the broker sent more than {self._limit} messages without an acknowledgement (0x93)")
+                self._link.drop("too much waits for the log; the broker keeps the rest until that is done")
             return
         digest = hash((arrival.topic, arrival.payload))
         taken = self._unsettled.pop(arrival.packet_id, None)
@@ -130,22 +134,30 @@ class Inbound:
             self._counts["repeated"] += 1
         else:
             taken = _Taken(arrival.packet_id, digest, self._admitted(arrival), self._loop.time())
-            if taken.record is not None:
-                self._waiting.append(taken)
+            self._wait(taken)
         self._owed.append(taken)
         self._settle()
         self._soon()
 
     def _receive_loose(self, arrival: Arrival) -> None:
         """QoS 0 knows no acknowledgement, so nothing else can hold it back: past the limit it is dropped and counted."""
-        if self._loose >= self._loose_limit:
+        if self._loose >= self._options.loose_bytes:
             self._counts["dropped_qos0"] += 1
             return
-        record = self._admitted(arrival)
-        if record is not None:
-            self._loose += len(record.body)
-            self._waiting.append(_Taken(0, 0, record, self._loop.time()))
-            self._soon()
+        self._wait(_Taken(0, 0, self._admitted(arrival), self._loop.time()))
+        self._soon()
+
+    def _wait(self, taken: _Taken) -> None:
+        if taken.record is not None:
+            self._waiting.append(taken)
+            self._hold(taken, 1)
+
+    def _hold(self, taken: _Taken, sign: int) -> None:
+        """Count what a message that waits for the log costs, or stop to."""
+        size = 0 if taken.record is None else len(taken.record.body) + OVERHEAD_BYTES
+        self._held += sign * size
+        if not taken.packet_id:
+            self._loose += sign * size
 
     def _admitted(self, arrival: Arrival) -> Record | None:
         admitted = self._admit(arrival)
@@ -175,8 +187,7 @@ class Inbound:
             return
         self._delay = FIRST_RETRY_S
         for taken in self._batch:
-            if not taken.packet_id and taken.record is not None:
-                self._loose -= len(taken.record.body)
+            self._hold(taken, -1)
             taken.record = None
         self._counts["appended"] += len(self._batch)
         self._batch = []
@@ -197,8 +208,8 @@ class Inbound:
 
     def _settle(self) -> None:
         owed, link = self._owed, self._link
-        while link is not None and owed and owed[0].record is None:
-            link.acknowledge(owed.popleft().packet_id)
+        while link is not None and owed and owed[0].record is None and link.acknowledge(owed[0].packet_id):
+            owed.popleft()
             self._counts["acknowledged"] += 1
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -23,11 +23,12 @@ from ...adapters.bridge_messages import Arrival, Outgoing, user_properties
 from ...adapters.mqtt.properties import NONE
 from ...entities.errors import BrokerUnavailable
 from .options import MAX_PACKET_BYTES, BridgeOptions
-from .reading import code_of, context_of, password_of, properties_of
+from .reading import Context, code_of, context_of, password_of, properties_of
 
 NO_ANSWER: Final = -1
 SESSION_TAKEN_OVER: Final = 0x8E
 PROPERTY_BYTES: Final = 512
+REASON_S: Final = 0.2
 _BAD_LOGIN: Final = frozenset((0x86, 0x87, 4, 5))
 
 
@@ -58,6 +59,7 @@ class BrokerLink:
         self._receive = receive
         self.opened: Callable[[bool], None] = lambda _: None
         self._client: aiomqtt.Client | None = None
+        self._context: Context | None = None
         self._entered = False
         self._answers: dict[int, asyncio.Future[int]] = {}
         self.lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
@@ -85,7 +87,14 @@ class BrokerLink:
         """Connect. aiomqtt does so in a thread, which a cancellation would leave behind with an open socket."""
         entering = asyncio.ensure_future(client.__aenter__())
         try:
-            await asyncio.shield(entering)
+            await asyncio.wait((entering, self.lost), return_when=asyncio.FIRST_COMPLETED)
+            if not entering.done():
+                await asyncio.wait((entering,), timeout=REASON_S)
+            if not entering.done():
+                entering.cancel()
+                await asyncio.gather(entering, return_exceptions=True)
+                raise BrokerUnavailable(f"{self._place} closed the connection without an answer")
+            entering.result()
         except asyncio.CancelledError:
             if self._inner(client).socket() is None:
                 await asyncio.wait((entering,), timeout=self._options.connect)
@@ -129,7 +138,8 @@ class BrokerLink:
     def drop(self, why: str) -> None:
         """End the connection at once, without a goodbye."""
         self._end(Lost(why))
-        self._cut()
+        # Not from within a callback of paho, which holds a lock that closing takes as well.
+        asyncio.get_running_loop().call_soon(self._cut)
 
     async def close(self) -> None:
         """Say goodbye where the broker still listens; the session stays. Then cut what is left."""
@@ -143,6 +153,11 @@ class BrokerLink:
     def _cut(self) -> None:
         if self._client is not None:
             self._inner(self._client)._sock_close()
+            gone = self._client._disconnected
+            if gone.done() and not gone.cancelled():
+                gone.exception()  # looked at, so that asyncio does not complain that nobody did
+        if self._context is not None and self._context.last is not None:
+            self._context.last.close()
 
     def _ended(self, future: asyncio.Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -159,10 +174,14 @@ class BrokerLink:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, packet_id: int) -> None:
-        """Send a PUBACK. The broker wants them in the order of its messages (MQTT 5 section 4.6)."""
-        if self._client is not None and not self.lost.done():
-            self._inner(self._client).ack(packet_id, 1)
+    def acknowledge(self, packet_id: int) -> bool:
+        """Send a PUBACK; False when the connection has ended.
+
+        The broker wants them in the order of its messages (MQTT 5 section 4.6).
+        """
+        if self._client is None or self.lost.done() or self._inner(self._client).socket() is None:
+            return False
+        return self._inner(self._client).ack(packet_id, 1) == 0
 
     def fits(self, outgoing: Outgoing) -> bool:
         """Whether the broker takes packets of this size."""
@@ -192,6 +211,7 @@ class BrokerLink:
 
     def _make(self) -> aiomqtt.Client:
         broker = self._broker
+        self._context = context_of(broker) if broker.tls else None
         wanted: Any = PahoProperties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's own lack
         wanted.SessionExpiryInterval = broker.session_seconds
         wanted.ReceiveMaximum = broker.receive_maximum
@@ -209,7 +229,7 @@ class BrokerLink:
             keepalive=max(1, int(broker.keep_alive * 0.75) - 1),
             timeout=self._options.connect,
             max_inflight_messages=self._options.window,
-            tls_context=context_of(broker) if broker.tls else None,
+            tls_context=self._context,
         )
         paho = self._inner(client)
         paho.connect_timeout = self._options.connect
@@ -217,6 +237,12 @@ class BrokerLink:
         paho.on_message = self._on_message
         paho.on_publish = self._on_publish
         inner: Any = paho.on_connect
+        ended: Any = paho.on_disconnect
+
+        def on_disconnect(*given: Any) -> None:
+            ended(*given)
+            if not self._entered:  # aiomqtt would go on waiting for an answer
+                self._end(Lost("the broker closed the connection", code_of(given[3])))
 
         def on_connect(*given: Any) -> None:
             _, _, flags, reason, properties = given
@@ -227,6 +253,7 @@ class BrokerLink:
             inner(*given)
 
         paho.on_connect = on_connect
+        paho.on_disconnect = on_disconnect
         return client
 
     def _on_message(self, _paho: Paho, _userdata: object, message: MQTTMessage) -> None:

@@ -32,8 +32,9 @@ class BridgeOptions:
     ``connect``: for TCP and TLS, and again for CONNACK and SUBACK. ``first_retry`` … ``last_retry``: full jitter between
     them. ``stable``: a connection that lived as long begins with short pauses again. ``overdue``: age of an
     unacknowledged message that is worth an alarm. ``answer``: for a PUBACK of the broker. ``window``: messages on their
-    way out. ``loose_bytes``: QoS 0 messages that may wait for the log. ``per_device``: messages a second out to one
-    device, past which something goes round in circles.
+    way out. ``held_bytes``: what may wait for the log before the connection is given up until it is back; ``loose_bytes``:
+    the part of it that QoS 0 messages may take. ``per_device``: messages a second out to one device, past which
+    something goes round in circles.
     """
 
     node: str = "gateway"
@@ -45,6 +46,7 @@ class BridgeOptions:
     overdue: float = 30.0
     answer: float = 30.0
     window: int = 20
+    held_bytes: int = 32 * 1024 * 1024
     loose_bytes: int = 8 * 1024 * 1024
     per_device: int = 100
     takeovers: int = 3

@@ -19,10 +19,25 @@ def password_of(broker: BrokerSpec) -> str | None:
         return file.read().rstrip("\r\n")
 
 
-def context_of(broker: BrokerSpec) -> ssl.SSLContext:
+class Context(ssl.SSLContext):
+    """A TLS context that remembers its socket: paho forgets to close the one whose handshake failed."""
+
+    last: ssl.SSLSocket | None = None
+
+    def wrap_socket(self, *given: Any, **named: Any) -> ssl.SSLSocket:
+        """As the original does."""
+        self.last = super().wrap_socket(*given, **named)
+        return self.last
+
+
+def context_of(broker: BrokerSpec) -> Context:
     """TLS 1.2 or newer, checked against the given authority or the system's; certificates are read anew, too."""
-    context = ssl.create_default_context(cafile=broker.ca_file)
+    context = Context(ssl.PROTOCOL_TLS_CLIENT)  # which checks the certificate and the name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if broker.ca_file is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(broker.ca_file)
     if broker.certificate_file is not None:
         context.load_cert_chain(broker.certificate_file, broker.key_file)
     return context

@@ -35,8 +35,10 @@ SAME = '[[in]]\nfrom = "iotsphere/devices/+/telemetry/#"\n'
 QUICK = BridgeOptions(connect=1.0, first_retry=0.05, last_retry=0.4, answer=5.0)
 
 
-def spec_of(port: int, rules: str = IN + OUT, broker: str = "", top: str = 'name = "plant"\n') -> BridgeSpec:
-    text = f'{top}\n[broker]\nurl = "mqtt://127.0.0.1:{port}"\n{broker}\n{rules}'
+def spec_of(
+    port: int, rules: str = IN + OUT, broker: str = "", top: str = 'name = "plant"\n', scheme: str = "mqtt"
+) -> BridgeSpec:
+    text = f'{top}\n[broker]\nurl = "{scheme}://127.0.0.1:{port}"\n{broker}\n{rules}'
     return parse_bridge(text, PurePath("bridge.toml"), ("iotsphere",))
 
 

@@ -32,9 +32,7 @@ async def got(peer: Foreign, count: int) -> list[Any]:
     return peer.got
 
 
-async def test_a_command_goes_out_as_the_log_has_it_and_is_not_retained(
-    house: House, mosquitto_server: Server
-) -> None:
+async def test_a_command_goes_out_as_the_log_has_it_and_is_not_retained(house: House, mosquitto_server: Server) -> None:
     bridge = await house.running(spec_of(mosquitto_server.port))
     await house.registered(bridge)
     async with foreign(mosquitto_server.port) as device:
@@ -77,9 +75,7 @@ async def test_a_rule_chooses_what_of_the_message_goes_out(
     assert message.payload == sent
 
 
-async def test_what_has_no_value_is_a_dead_letter_and_the_next_goes_out(
-    house: House, mosquitto_server: Server
-) -> None:
+async def test_what_has_no_value_is_a_dead_letter_and_the_next_goes_out(house: House, mosquitto_server: Server) -> None:
     bridge = await house.running(spec_of(mosquitto_server.port, OUT + 'payload = "value"\n'))
     await house.registered(bridge)
     async with foreign(mosquitto_server.port) as device:
@@ -136,9 +132,7 @@ async def test_a_broker_that_is_away_leaves_commands_in_the_log(house: House, tm
             await device.listen("cmnd/#")
             await until(lambda: len({m.payload for m in device.got}) == 100, "all commands came", 30)
             for key in range(3):
-                mine = [
-                    orjson.loads(m.payload)["payload"]["n"] for m in device.got if str(m.topic) == f"cmnd/d{key}"
-                ]
+                mine = [orjson.loads(m.payload)["payload"]["n"] for m in device.got if str(m.topic) == f"cmnd/d{key}"]
                 first = list(dict.fromkeys(mine))
                 assert first == sorted(first)
 
@@ -277,9 +271,7 @@ async def test_b23_two_gateways_on_one_broker_do_not_feed_each_other(house: Hous
         assert (await house.count("shadow"), await other.count("shadow")) == (2, 2)
 
 
-async def test_b23_a_loop_through_somebody_else_is_slowed_down_and_told(
-    house: House, mosquitto_server: Server
-) -> None:
+async def test_b23_a_loop_through_somebody_else_is_slowed_down_and_told(house: House, mosquitto_server: Server) -> None:
     """Somebody copies what goes out without its marks: nothing can know it again, but it cannot flood either."""
     bridge = await house.running(spec_of(mosquitto_server.port), per_device=10)
     await house.registered(bridge)
