@@ -77,6 +77,49 @@ class Publish(_Request):
         return self
 
 
+class Command(_Request):
+    """Ask a device to do something; with ``wait`` (seconds), answered when it is over or that time has passed."""
+
+    type: Literal["command"]
+    device: str
+    payload: dict[str, Any]
+    message_id: str | None = Field(default=None, alias="messageId")
+    idempotency_key: str | None = Field(default=None, alias="idempotencyKey", min_length=1, max_length=128)
+    expires_at: str | None = Field(default=None, alias="expiresAt")
+    timeout: float = Field(default=0.0, ge=0, le=86_400, description="Seconds that the device has for it")
+    wait: float = Field(default=0.0, ge=0, le=300)
+
+
+class Cancel(_Request):
+    """Take a command back that its device has not been sent."""
+
+    type: Literal["cancel"]
+    command: str
+
+
+class Shadow(_Request):
+    """Read a shadow (as it is, ``asOf`` a time, or at a ``version``), or change it (``desired``, or ``delete``)."""
+
+    type: Literal["shadow"]
+    device: str
+    name: str = ""
+    as_of: str | None = Field(default=None, alias="asOf")
+    version: int | None = Field(default=None, ge=0)
+    desired: dict[str, Any] | None = None
+    expires: dict[str, str] | None = None
+    expires_at: str | None = Field(default=None, alias="expiresAt")
+    delete: bool = False
+    message_id: str | None = Field(default=None, alias="messageId")
+
+
+class Read(_Request):
+    """Mark a notification of the user as read."""
+
+    type: Literal["read"]
+    notification: str
+    user: str | None = None
+
+
 class Acknowledge(_Request):
     """Say of deliveries of a group that they are done, or (``retryIn``, ms) that they shall come again.
 
@@ -103,7 +146,8 @@ class Ping(_Request):
     type: Literal["ping"]
 
 
-Request = Subscribe | Unsubscribe | Publish | Acknowledge | Auth | Ping
+StateRequest = Command | Cancel | Shadow | Read
+Request = Subscribe | Unsubscribe | Publish | Command | Cancel | Shadow | Read | Acknowledge | Auth | Ping
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
 
 
@@ -200,6 +244,8 @@ def failed(ref: int | str | None, error: IotSphereError) -> bytes:
     after = error.facts.get("retry_after")
     if isinstance(after, int | float):
         facts["retryAfter"] = ceil(after * 1000)
+    if "state" in error.facts:  # what stands there, for whoever lost a race
+        facts["current"] = {"version": error.facts.get("version"), "state": error.facts["state"]}
     return orjson.dumps({"type": "error", "ref": ref, **facts})
 
 

@@ -11,13 +11,10 @@ import orjson
 from ..entities.errors import Forbidden, IotSphereError, MessageRefused, RateLimited, RequestInvalid, TopicInvalid
 from ..entities.message import Record
 from ..entities.principal import Principal
-from ..entities.topic import parse_topic
-from ..use_cases.ports.clock import Clock
+from ..entities.topic import action_on
 from ..use_cases.ports.message_log import Appended
-from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.rate_limit import RateLimit
 from . import client_protocol as protocol
-from .edge import Edge
+from .client_use_cases import ClientUseCases
 
 MAX_OUTSTANDING: Final = 256
 # A client that sends before the time that it was told: so many refusals at once, or a second, end its connection.
@@ -28,18 +25,12 @@ FORGIVEN_PER_SECOND: Final = 100
 class ClientPublishing:
     """The publishing side of one client. ``answer`` sends a frame; ``refused`` counts what was turned away."""
 
-    def __init__(
-        self,
-        edge: Edge,
-        publish: MessagePublishUseCase,
-        clock: Clock,
-        rates: RateLimit,
-        answer: Callable[[bytes], None],
-    ) -> None:
-        self._edge = edge
-        self._submit_records = publish.submit
-        self._clock = clock
-        self._rates = rates
+    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None]) -> None:
+        self._edge = use_cases.edge
+        self._submit_records = use_cases.publish.submit
+        self._clock = use_cases.clock
+        self._rates = use_cases.rates
+        self._requests = use_cases.state.use.requests if use_cases.state is not None else None
         self._answer = answer
         self._outstanding = 0
         self._room = asyncio.Event()
@@ -62,21 +53,39 @@ class ClientPublishing:
         await self._until_room()
         now = self._clock.now()
         try:
-            action = "command" if _is_command(request.topic) else "publish"
+            route = self._edge.route(principal, request.topic, action_on(request.topic))
             record = self._edge.admit(
-                self._edge.route(principal, request.topic, action),
+                route,
                 payload,
                 now,
                 retain=request.retain,
                 message_id=request.message_id,
                 correlation_id=request.correlation_id,
-                expires_at=_expiry(request.expires_at),
+                expires_at=expiry(request.expires_at),
             )
         except (TopicInvalid, MessageRefused, Forbidden) as error:
             error.facts.setdefault("message_id", request.message_id)
             self._bury(request.ref, principal, request.topic, payload, error)
             return
+        if self._requests is not None and self._requests.handles(route.topic):
+            await self._decide(request.ref, principal, record, payload)
+            return
         self._submit(record, lambda result: self._published(request.ref, record, result))
+
+    async def _decide(self, ref: int | str, principal: Principal, record: Record, payload: bytes) -> None:
+        """Have a request decided, and answer with the decision."""
+        assert self._requests is not None
+        try:
+            decided = await self._requests(principal, record)
+        except MessageRefused as error:
+            error.facts.setdefault("message_id", record.message_id)
+            self._bury(ref, principal, record.topic, payload, error)
+        except IotSphereError as error:
+            self.refused += 1
+            self._answer(protocol.failed(ref, error))
+        else:
+            self.published += 1
+            self._answer(protocol.ok(ref, messageId=record.message_id, **decided))
 
     async def refuse(self, ref: int | str | None, principal: Principal, raw: bytes, error: MessageRefused) -> None:
         """Dead-letter a request to publish that is no strict JSON, and answer it. Raises RateLimited."""
@@ -137,11 +146,8 @@ class ClientPublishing:
         )
 
 
-def _is_command(topic: str) -> bool:
-    return parse_topic(topic).channel == "commands" and topic.endswith("/request")
-
-
-def _expiry(text: str | None) -> int:
+def expiry(text: str | None) -> int:
+    """A time in ms, 0 for none. Raises RequestInvalid."""
     if text is None:
         return 0
     time = protocol.parse_time(text)

@@ -20,6 +20,7 @@ from ..use_cases.feed import Batch
 from ..use_cases.reader import Reader
 from ..use_cases.work import Member
 from . import client_protocol as protocol
+from .client_asking import ClientAsking
 from .client_listening import Listening, Outbox
 from .client_publishing import ClientPublishing
 from .client_use_cases import ClientUseCases
@@ -44,9 +45,8 @@ class ClientSession:
         self._outbox = outbox
         self._exact = exact
         self.principal = principal
-        self._publish = ClientPublishing(
-            use_cases.edge, use_cases.publish, use_cases.clock, use_cases.rates, outbox.write
-        )
+        self._publish = ClientPublishing(use_cases, outbox.write)
+        self._ask = ClientAsking(use_cases, outbox.write)
         self._listening: dict[str, Listening] = {}
         self._by_reader: dict[Reader, Listening] = {}
         self._names = 0
@@ -70,6 +70,8 @@ class ClientSession:
                     raise Unauthenticated('send {"type":"auth","ref":1,"token":"…"} first')
                 case protocol.Publish():
                     await self._publish(request, self.principal)
+                case protocol.Command() | protocol.Cancel() | protocol.Shadow() | protocol.Read():
+                    self._ask(request, self.principal)
                 case protocol.Subscribe() if request.group is not None:
                     await self._join(request, self.principal, request.group)
                 case protocol.Subscribe():
@@ -138,11 +140,7 @@ class ClientSession:
             )
         filters = tuple(dict.fromkeys(parse_filter(text) for text in request.filters))
         scope = scope_of(principal.identity, (wanted.text for wanted in filters))
-        for wanted in filters:
-            if wanted.domain != principal.domain:
-                raise Forbidden(
-                    f"{wanted.text!a} is not open to {principal.name!a}; ask for a filter inside your grants"
-                )
+        principal.require("subscribe", filters)
         self._names += 1
         name = f"s{self._names}"
         start = self._start(request.start, scope)
@@ -295,5 +293,6 @@ class ClientSession:
     def close(self) -> None:
         """End everything. What a group member held goes to others once its visibility has passed."""
         self._closed = True
+        self._ask.close()
         for listening in list(self._listening.values()):
             self._end(listening)

@@ -11,6 +11,7 @@ from ..use_cases.rate_limit import RateLimit
 from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.work import WorkQueueUseCase
 from .client_delivery import ClientDeliveryAdapter
+from .client_state import ClientState
 from .edge import Edge
 
 
@@ -26,3 +27,4 @@ class ClientUseCases:
     delivery: ClientDeliveryAdapter
     clock: Clock
     rates: RateLimit
+    state: ClientState | None = None
