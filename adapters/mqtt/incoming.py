@@ -47,8 +47,11 @@ class Incoming:
         if packet.flags & 4:
             taken = self.inflow.take(packet)
             if taken is False:
-                self._speech.put(encode(p.Ack(p.PUBREC, packet.packet_id), self._speech.version))
-        if not taken:
+                if not self.unanswered:
+                    self._speech.put(encode(p.Ack(p.PUBREC, packet.packet_id), self._speech.version))
+                    return None
+                self.inflow.repeat(packet.packet_id)  # its turn comes behind the others
+        if taken is None:
             return None
         if packet.packet_id:
             if self.unanswered + len(self.inflow.held) >= self.maximum and self._speech.version == p.MQTT_5:
@@ -63,7 +66,7 @@ class Incoming:
     def release(self, packet_id: int) -> None:
         """Take a PUBREL. Raises Malformed."""
         inflow, version = self.inflow, self._speech.version
-        if inflow.is_pending(packet_id) and packet_id not in inflow.unsure:
+        if inflow.is_pending(packet_id):
             raise Malformed(f"PUBREL {packet_id} before its PUBREC", Reason.PROTOCOL_ERROR)
         found = packet_id in inflow or version != p.MQTT_5
         reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND

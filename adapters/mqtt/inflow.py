@@ -21,7 +21,8 @@ SETTLED_AT_MOST: Final = 1_024
 class Inflow:
     """``salt``: of the session, random; without one nothing is remembered. All ids here are packet ids.
 
-    ``unsure``: messages under way that may be in the log already, under the message ids of these generations.
+    ``unsure``: messages under way that may be in the log already, under the message ids of these generations; of none: they
+    are.
     ``held``: those of this connection that have their PUBREC. ``changed``: an id became free since the last snapshot.
     """
 
@@ -70,6 +71,12 @@ class Inflow:
         elif not again and self._before:
             self._fresh.add(packet_id)
         return True
+
+    def repeat(self, packet_id: int) -> None:
+        """Let a message that is in the log be answered once more, in its turn."""
+        self._pending.add(packet_id)
+        self.held.discard(packet_id)
+        self.unsure[packet_id] = ()
 
     def message_id(self, packet_id: int, generation: int = 0) -> str | None:
         """The id of the message under way with this packet id; None: nobody will ever ask for it."""

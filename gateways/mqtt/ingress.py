@@ -103,7 +103,6 @@ class MqttIngress:
         while self._deferred:
             item = self._deferred[0]
             if not isinstance(item, p.Burst) and self._is_unsure(item) and await self._is_in_log(item):
-                self._door.counts["found_in_log"] += 1
                 batches = [self._intake.answer_only(item)]
             else:
                 batches = self._intake.take([item])
@@ -117,6 +116,8 @@ class MqttIngress:
     async def _is_in_log(self, packet: p.Publish | p.Oversized) -> bool:
         inflow, look = self._session.incoming.inflow, self._door.use.sessions.exactly_once
         generations = inflow.unsure[packet.packet_id]
+        if not generations:
+            return True
         record = self._intake.record_of(packet)
         if record is None or (len(generations) == 1 and look.is_remembered(generations[0])):
             return False  # the append itself finds it
@@ -124,8 +125,11 @@ class MqttIngress:
         while True:
             try:
                 if record.message_id not in ids:
-                    return await look.is_known(record.partition.domain, record.message_id)
-                return await look.appended(record.partition, ids, min(generations))
+                    found = await look.is_known(record.partition.domain, record.message_id)
+                else:
+                    found = await look.appended(record.partition, ids, min(generations))
+                self._door.counts["looked_up"] += 1
+                return found
             except Unavailable:
                 await asyncio.sleep(RETRY_S)
 
