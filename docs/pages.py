@@ -63,7 +63,8 @@ def values_of(field: FieldInfo) -> str:
         return ", ".join(f"`{value}`" for value in re.findall(r"'([^']*)'", literal[1]))
     words = {
         "bool": "`true` or `false`", "int": "whole number", "float": "number", "Path": "path", "str": "text",
-        "tuple[str, ...]": "list of texts", "pathlib.Path | None": "path", "pathlib._local.Path | None": "path",
+        "tuple[str, ...]": "list of texts", "tuple[pathlib.Path, ...]": "list of paths",
+        "tuple[pathlib._local.Path, ...]": "list of paths", "pathlib.Path | None": "path", "pathlib._local.Path | None": "path",
     }  # fmt: skip
     limits = [f"{sign} {bound}" for sign, name in ((">", "gt"), ("≥", "ge"), ("<", "lt"), ("≤", "le"))
               if (bound := next((getattr(m, name) for m in field.metadata if hasattr(m, name)), None)) is not None]  # fmt: skip

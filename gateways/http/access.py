@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -38,7 +38,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class HttpUseCases:
-    """What the HTTP door can reach. ``cursor_key``: the secret that signs cursors, the same as over WebSocket."""
+    """What the HTTP door can reach. ``cursor_key``: the secret that signs cursors, the same as over WebSocket.
+
+    ``checks``: what must not raise, beside the log, for the process to be ready.
+    """
 
     authenticate: Authenticate
     publishing: HttpPublishing
@@ -51,6 +54,7 @@ class HttpUseCases:
     log: MessageLog
     cursor_key: bytes
     measures: Sequence[Measure] = field(default=())
+    checks: Sequence[Callable[[], Awaitable[None]]] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)

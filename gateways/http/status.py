@@ -45,6 +45,8 @@ async def ready(request: Request, use: Use) -> StatusBody:
     if request.app.state.draining:
         raise ShuttingDown("the gateway is stopping; use another one")
     await use.log.ready()
+    for check in use.checks:
+        await check()
     return StatusBody(status="ready")
 
 

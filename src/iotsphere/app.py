@@ -30,12 +30,8 @@ GC_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of messages is many short-liv
 OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
 
 
-class Door(Protocol):
+class Part(Protocol):
     """What every gateway can do."""
-
-    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> tuple[str, int]:
-        """Listen; returns the address."""
-        ...
 
     async def drain(self, timeout: float) -> None:
         """Stop accepting, finish what is under way, tell the clients where to go on."""
@@ -43,6 +39,14 @@ class Door(Protocol):
 
     async def close(self) -> None:
         """Cut what is left."""
+        ...
+
+
+class Door(Part, Protocol):
+    """A gateway that others connect to."""
+
+    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> tuple[str, int]:
+        """Listen; returns the address."""
         ...
 
 
@@ -58,7 +62,7 @@ class App:
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, Part] = {}
 
     @property
     def operator(self) -> Principal:
@@ -95,7 +99,7 @@ class App:
         if watch is not None:
             self._watch("certificates", watch.keep)
         for role in self.roles:
-            await self._open_door(role)
+            await (self._open_bridges() if role == "bridge" else self._open_door(role))
         if self.roles:  # without doors it is a guest in somebody's process
             gc.collect()
             gc.freeze()
@@ -139,7 +143,17 @@ class App:
                     remedy="set tls_certificate and let devices use mqtt_tls; keep this address on 127.0.0.1",
                 )
 
-    def _keep(self, name: str, door: Door) -> None:
+    async def _open_bridges(self) -> None:
+        """Bridges look for their brokers by themselves; only where there are no doors they decide whether we are ready."""
+        box = self.container
+        for bridge in box.bridges():
+            self._keep(f"bridge {bridge.spec.name}", bridge)
+            box.running_bridges().append(bridge)
+            if "ingress" not in self.roles:
+                box.readiness().append(bridge.ready)
+            await bridge.start()
+
+    def _keep(self, name: str, door: Part) -> None:
         self._doors[name] = door
         self._stack.push_async_callback(door.close)
 

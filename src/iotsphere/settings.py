@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-ROLES: Final = ("ingress", "websocket", "api")
+ROLES: Final = ("ingress", "websocket", "api", "bridge")
 CONTAINER_SECRETS: Final = "/run/secrets"
 
 
@@ -82,6 +82,14 @@ class Settings(BaseSettings):
         default="cn",
         description="What names a certificate's device: `cn` its common name, `san` its alternative name, which is "
         "`iotsphere://DOMAIN/devices/ID` or a DNS name",
+    )
+    bridges: tuple[Path, ...] = Field(
+        default=(), description="Files of bridges to external brokers, one each, that this process runs"
+    )
+    bridge_ordinal: int = Field(
+        default=0,
+        ge=0,
+        description="Number of this process among those that share a bridge; each needs its own, from 0",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged")
     max_connections: int = Field(default=10_000, ge=1, description="Connections per door")

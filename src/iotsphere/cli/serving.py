@@ -40,7 +40,9 @@ def up(
 def run(
     role: Annotated[str, typer.Argument(help=f"One of: {', '.join(ROLES)}")],
     data: Data = None,
-    address: Annotated[str | None, typer.Option("--listen", help="HOST:PORT of this role's door")] = None,
+    address: Annotated[
+        str | None, typer.Option("--listen", help="HOST:PORT of this role's door; a bridge then has the HTTP door")
+    ] = None,
     log: Annotated[str | None, typer.Option(help="redis://HOST:PORT/DB")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready")] = False,
 ) -> None:
@@ -50,9 +52,16 @@ def run(
     """
     if role not in ROLES:
         raise RequestInvalid(f"{role!a} is no role: choose from {', '.join(ROLES)}")
-    name = {"ingress": "mqtt", "websocket": "websocket", "api": "http"}[role]
+    name = {"ingress": "mqtt", "websocket": "websocket", "api": "http", "bridge": "http"}[role]
     settings = settings_of(data=data, log=log, **{name: address})
-    _serve(settings, (role,), False, as_json)
+    roles: tuple[str, ...] = (role,)
+    if role == "bridge":
+        if not settings.bridges:
+            raise RequestInvalid(
+                'no bridge is declared: set IOTSPHERE_BRIDGES to its file, such as ["/etc/bridge.toml"]'
+            )
+        roles = (role,) if address is None else ("api", role)
+    _serve(settings, roles, False, as_json)
 
 
 def _serve(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool) -> None:

@@ -28,6 +28,7 @@ from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.tokens import Tokens
 from ..use_cases.trace import Trace
 from ..use_cases.work import WorkQueueUseCase, WorkStores
+from . import bridges as wired_bridges
 from . import doors, parts, stores, tls
 
 
@@ -93,6 +94,9 @@ class Container(containers.DeclarativeContainer):
     websocket_gateway: providers.Provider[Any] = providers.Singleton(
         doors.websocket_door, client_use_cases, settings, mqtt_gateway
     )
+    bridges: providers.Provider[Any] = providers.Singleton(wired_bridges.bridges_of, here)
+    running_bridges: providers.Provider[Any] = providers.Singleton(list)
+    readiness: providers.Provider[Any] = providers.Singleton(list)
     http_gateway: providers.Provider[Any] = providers.Singleton(doors.http_door, here)
 
 

@@ -12,6 +12,7 @@ from ..use_cases.feed import Feed
 from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
+from .bridges import bridge_measures
 
 
 def websocket_door(use_cases: ClientUseCases, settings: Settings, mqtt_gateway: Any) -> Any:
@@ -93,7 +94,8 @@ def http_door(box: Any) -> Any:
         trace=box.trace(),
         log=box.log(),
         cursor_key=box.secrets().cursor,
-        measures=(*box.measures(), *box.tls_measures()),
+        measures=(*box.measures(), *box.tls_measures(), *bridge_measures(box.running_bridges())),
+        checks=box.readiness(),
     )
     return HttpGateway(use_cases, limits)
 
