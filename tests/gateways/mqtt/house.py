@@ -36,6 +36,7 @@ from iotsphere.use_cases.publish import MessagePublishUseCase
 from iotsphere.use_cases.rate_limit import Rate, RateLimit
 from iotsphere.use_cases.revocations import Revocations
 from iotsphere.use_cases.sessions import Sessions
+from iotsphere.use_cases.sharing import Sharing
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
 from iotsphere.use_cases.tokens import Tokens
 from tests.support import forgery
@@ -73,8 +74,8 @@ class Gate:
 class House:
     """The use cases, and the doors that were opened to them. ``log`` and ``documents`` outlive a door."""
 
-    def __init__(self, log: Any, documents: Any) -> None:
-        self.clock = SystemClock()
+    def __init__(self, log: Any, documents: Any, clock: Any = None) -> None:
+        self.clock: Any = clock or SystemClock()
         self.log: Any = Gate(log)
         self.documents = documents
         self.edge = Edge(self.clock, log.partitions)
@@ -97,11 +98,12 @@ class House:
         flow = MessageFlowControlUseCase()
         self.subscribe = MessageSubscriptionUseCase(self.log, self.feed, flow)
         self.sessions = Sessions(self.documents, self.log, self.clock)
+        self.sharing = Sharing(self.log, self.documents, self.feed)
         self.presence = Presence(self.documents, self.publish, partial(presence_record, self.edge), self.clock)
 
     async def open(self) -> None:
         await self.feed.start()
-        self._tasks.append(asyncio.create_task(self.feed.run()))
+        self._tasks += [asyncio.create_task(self.feed.run()), asyncio.create_task(self.sharing.run())]
 
     async def door(self, limits: MqttLimits | None = None, ssl: SSLContext | None = None) -> tuple[str, int]:
         """Open a door; returns its address."""
@@ -117,6 +119,7 @@ class House:
             self.clock,
             self.care,
             self.requests,
+            sharing=self.sharing,
         )
         gateway = MqttGateway(use, limits)
         self.doors.append(gateway)
@@ -132,6 +135,7 @@ class House:
             await gateway.drain(5)
             await gateway.close()
         self.doors.clear()
+        await self.sharing.close()
         await self.publish.close(2)
         for task in self._tasks:
             task.cancel()
@@ -197,17 +201,18 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path | None = None) -> AsyncIterator[House]:
-    """A house on memory drivers, or on SQLite in a folder."""
+async def open_house(folder: Path | None = None, clock: Any = None) -> AsyncIterator[House]:
+    """A house on memory drivers, or on SQLite in a folder. ``clock``: a manual one, for days that pass at once."""
+    clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        log: Any = MemoryLog(SystemClock())
+        log: Any = MemoryLog(clock)
         documents: Any = MemoryDocuments()
         if folder is not None:
-            log = await stack.enter_async_context(SqliteLog(folder / "log", SystemClock()))
+            log = await stack.enter_async_context(SqliteLog(folder / "log", clock))
             documents = await stack.enter_async_context(SqliteDocuments(folder / "documents.db"))
         for domain in DOMAINS:
             await log.ensure(domain, DEFAULT_CHANNELS)
-        house = House(log, documents)
+        house = House(log, documents, clock)
         await house.open()
         try:
             yield house
