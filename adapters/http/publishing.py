@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ...entities.errors import (
@@ -22,6 +22,7 @@ from ...use_cases.ports.clock import Clock
 from ...use_cases.publish import MessagePublishUseCase
 from ...use_cases.rate_limit import RateLimit
 from ..edge import Edge
+from ..requests import Requests
 from . import raw_json
 from .failures import facts_of
 from .queries import read_moment
@@ -45,12 +46,13 @@ class Publication(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one message: a place in the log, or the error that its dead letter tells of."""
+    """What became of one message: a place in the log, what was decided, or the error that its dead letter tells of."""
 
     record: Record
     position: Position | None
     duplicate: bool = False
     error: IotSphereError | None = None
+    decided: Mapping[str, object] | None = None
 
 
 def read_publications(raw: bytes) -> tuple[list[Publication], bool]:
@@ -108,7 +110,15 @@ def _expiry(text: str | None, what: str) -> int:
 class HttpPublishing:
     """Takes the messages of one request through the edge and the log."""
 
-    def __init__(self, edge: Edge, publish: MessagePublishUseCase, clock: Clock, rates: RateLimit) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        publish: MessagePublishUseCase,
+        clock: Clock,
+        rates: RateLimit,
+        requests: Requests | None = None,
+    ) -> None:
+        self._requests = requests
         self._edge = edge
         self._publish = publish
         self._clock = clock
@@ -123,21 +133,25 @@ class HttpPublishing:
         self._rates.check(principal, len(publications), size, asyncio.get_running_loop().time())
         if self._publish.congested:
             raise LogUnavailable("the log cannot keep up at the moment; send again in a second")
-        outcomes = [self._admit(principal, publication) for publication in publications]
+        outcomes = [await self._admit(principal, publication) for publication in publications]
+        waiting = [index for index, outcome in enumerate(outcomes) if outcome.decided is None]
+        if not waiting:
+            return outcomes
         try:
-            appended = await asyncio.wait_for(self._publish([outcome.record for outcome in outcomes]), ANSWER_WITHIN_S)
+            records = [outcomes[index].record for index in waiting]
+            appended = await asyncio.wait_for(self._publish(records), ANSWER_WITHIN_S)
         except TimeoutError as error:
             raise LogUnavailable(
                 "the log did not answer in time; what was sent may or may not be in it: send it again with its message id"
             ) from error
-        return [
-            outcome
-            if outcome.error is not None
-            else outcome._replace(position=position, duplicate=index in appended.duplicates)
-            for index, (outcome, position) in enumerate(zip(outcomes, appended.positions, strict=True))
-        ]
+        for place, index in enumerate(waiting):
+            if outcomes[index].error is None:
+                outcomes[index] = outcomes[index]._replace(
+                    position=appended.positions[place], duplicate=place in appended.duplicates
+                )
+        return outcomes
 
-    def _admit(self, principal: Principal, publication: Publication) -> Outcome:
+    async def _admit(self, principal: Principal, publication: Publication) -> Outcome:
         now = self._clock.now()
         topic = publication.topic
         try:
@@ -151,6 +165,8 @@ class HttpPublishing:
                 correlation_id=publication.correlation_id,
                 expires_at=publication.expires_at,
             )
+            if self._requests is not None and self._requests.handles(route.topic):
+                return Outcome(record, None, decided=await self._requests(principal, record))
         except (TopicInvalid, MessageRefused, Forbidden) as error:
             error.facts.setdefault("message_id", publication.message_id)
             letter = self._edge.dead_letter(principal, topic, publication.payload, now, error)
@@ -161,6 +177,8 @@ class HttpPublishing:
 def outcome_facts(outcome: Outcome) -> dict[str, object]:
     """An outcome as JSON."""
     record = outcome.record
+    if outcome.decided is not None:
+        return {"message_id": record.message_id, **outcome.decided}
     if outcome.error is not None or outcome.position is None:
         return {"dead_letter": record.message_id, "error": facts_of(outcome.error or LogUnavailable("not appended"))}
     return {

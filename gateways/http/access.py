@@ -10,8 +10,9 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from ...adapters import strict_json
+from ...adapters.client_state import ClientState
 from ...adapters.http.publishing import HttpPublishing
-from ...entities.errors import Forbidden, MessageRefused, RequestInvalid, Unauthenticated
+from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid, Unauthenticated
 from ...entities.principal import OPERATOR, Principal
 from ...use_cases.authenticate import Authenticate
 from ...use_cases.dead_letters import DeadLetters
@@ -53,6 +54,7 @@ class HttpUseCases:
     trace: Trace
     log: MessageLog
     cursor_key: bytes
+    state: ClientState | None = None
     measures: Sequence[Measure] = field(default=())
     checks: Sequence[Callable[[], Awaitable[None]]] = field(default=())
 
@@ -146,6 +148,14 @@ async def _caller(request: Request) -> Principal:
     return principal
 
 
+async def _state(request: Request) -> ClientState:
+    state: ClientState | None = request.app.state.use_cases.state
+    if state is None:
+        raise NotFound
+    return state
+
+
+State = Annotated[ClientState, Depends(_state)]
 Use = Annotated[HttpUseCases, Depends(_use_cases)]
 Caller = Annotated[Principal, Depends(_caller)]
 

@@ -22,7 +22,7 @@ from ...adapters.http.failures import body_of, headers_of, status_of
 from ...adapters.http.models import FailureBody
 from ...entities.errors import IotSphereError, NotFound, RequestInvalid
 from ..tls import HANDSHAKE_S
-from . import dead_letters, identity, messages, status
+from . import commands, dead_letters, identity, messages, shadows, status, users
 from .access import HttpUseCases, answers, rule_of
 from .connection import MAX_HEAD_BYTES, Admission, HttpConnection, HttpLimits
 from .limits import BoundedRequests
@@ -30,7 +30,15 @@ from .metrics import Metrics
 
 log = structlog.get_logger("iotsphere.http")
 BACKLOG: Final = 2_048
-ROUTERS: Final = (messages.router, dead_letters.router, identity.router, status.router)
+ROUTERS: Final = (
+    messages.router,
+    shadows.router,
+    commands.router,
+    users.router,
+    dead_letters.router,
+    identity.router,
+    status.router,
+)
 
 
 def make_app(use_cases: HttpUseCases, metrics: Metrics) -> FastAPI:
