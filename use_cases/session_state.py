@@ -11,7 +11,10 @@ from ..entities.topic import TopicFilter, parse_filter
 
 
 class Wanted(NamedTuple):
-    """One filter of a session. ``since``: it selects only what lies after these positions, where any is given."""
+    """One filter of a session. ``since``: it selects only what lies after these positions, where any is given.
+
+    ``share``: the group that shares it; empty = it is the client's alone.
+    """
 
     filter: TopicFilter
     qos: int = 0
@@ -19,6 +22,7 @@ class Wanted(NamedTuple):
     retain_as_published: bool = False
     identifier: int = 0
     since: Mapping[Partition, Position] = {}
+    share: str = ""
 
 
 class UnderWay(NamedTuple):
@@ -98,7 +102,7 @@ def write(kept: Kept) -> dict[str, object]:
     """The stored form of a session's filters."""
     return {
         "filters": [
-            [w.filter.text, w.qos, w.no_local, w.retain_as_published, w.identifier, _places(w.since)]
+            [w.filter.text, w.qos, w.no_local, w.retain_as_published, w.identifier, _places(w.since), w.share]
             for w in kept.wanted
         ],
         **write_sent(kept),
@@ -123,8 +127,8 @@ def _places(positions: Mapping[Partition, Position]) -> list[list[object]]:
 def read(domain: str, value: Mapping[str, Any]) -> Kept:
     """What ``write`` wrote."""
     wanted = tuple(
-        Wanted(parse_filter(text), qos, no_local, as_published, identifier, _positions(domain, since))
-        for text, qos, no_local, as_published, identifier, since in value["filters"]
+        Wanted(parse_filter(text), qos, no_local, as_published, identifier, _positions(domain, since), *share)
+        for text, qos, no_local, as_published, identifier, since, *share in value["filters"]
     )
     return replace(read_sent(domain, value), wanted=wanted)
 

@@ -14,7 +14,7 @@ from typing import Final
 from ..entities.errors import Unavailable
 from ..entities.position import Partition, Position
 from ..entities.share import Share
-from ..entities.topic import parse_topic
+from ..entities.topic import key_of
 from .ports.message_log import Slice
 from .share_crew import Crew, Seat
 from .share_lane import Lane
@@ -150,7 +150,7 @@ class ShareGroup:
         except KeyError:
             if len(self._keys) >= KNOWN_TOPICS:
                 self._keys.clear()
-            key = self._keys[topic] = parse_topic(topic).key if self.share.filter.matches(topic) else None
+            key = self._keys[topic] = key_of(topic) if self.share.filter.matches(topic) else None
             return key
 
     def _tap(self, lane: Lane) -> Callable[[Slice, Position], None]:

@@ -43,7 +43,6 @@ def welcome(packet: Connect, offer: Offer, granted: Granted) -> Properties:
         maximum_packet_size=offer.limits.stream,
         assigned_client_identifier=None if packet.client_id else granted.client_id,
         topic_alias_maximum=offer.aliases,
-        shared_subscription_available=0,
         server_keep_alive=granted.keep_alive if granted.keep_alive != packet.keep_alive else None,
     )
 

@@ -22,6 +22,7 @@ from ...use_cases.publish import MessagePublishUseCase
 from ...use_cases.rate_limit import RateLimit
 from ...use_cases.session_state import Wanted
 from ...use_cases.sessions import Sessions
+from ...use_cases.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
 from .admission import MqttAdmission
 
@@ -82,7 +83,10 @@ class DeviceRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MqttUseCases:
-    """What the door leads to. ``care`` and ``requests`` may be missing; with a ``playground`` it is for guests alone."""
+    """What the door leads to. ``care``, ``requests`` and ``sharing`` may be missing.
+
+    With a ``playground`` it is for guests alone.
+    """
 
     authenticate: Authenticate
     publish: MessagePublishUseCase
@@ -96,6 +100,7 @@ class MqttUseCases:
     care: DeviceCare | None = None
     requests: DeviceRequests | None = None
     playground: Playground | None = None
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ from ...entities.cursor import Cursor
 from ...entities.errors import FilterInvalid
 from ...entities.position import Partition, Position
 from ...entities.principal import Principal
+from ...entities.share import PREFIX, split_share
 from ...entities.subscription import Start, Subscription
 from ...entities.topic import TopicFilter, parse_filter
 from ...use_cases.session_state import Hold, Kept, Wanted
 from .door import MqttDoor
 from .outbox import MqttOutbox
-
-SHARED = "$share/"
 
 
 class MqttFilters:
@@ -37,16 +36,19 @@ class MqttFilters:
 
     async def restore(self, kept: Kept) -> None:
         """Go on where the client left; filters that its grants no longer cover are gone."""
-        wanted = {each.filter.text: each for each in kept.wanted if self._may(each.filter)}
-        self._door.counts["filters_withdrawn"] += len(kept.wanted) - len(wanted)
+        may = [each for each in kept.wanted if self._may(each.filter)]
+        wanted = {each.filter.text: each for each in may if not each.share}
+        self._door.counts["filters_withdrawn"] += len(kept.wanted) - len(may)
         self._outbox.standing.resume(kept)
         if wanted:
             await self._read(wanted, kept.positions)
-        for each in kept.under_way:
-            entry = await self._door.use.sessions.entry(each) if each.beside else None
+        for under_way in kept.under_way:
+            entry = await self._door.use.sessions.entry(under_way) if under_way.beside else None
             if entry is not None:
-                self._outbox.send_again(entry, each)
-        if len(wanted) < len(kept.wanted):
+                self._outbox.send_again(entry, under_way)
+        for shared in (each for each in may if each.share):
+            await self._outbox.shares.subscribe(shared)
+        if len(may) < len(kept.wanted):
             await self._keep()
 
     async def subscribe(self, packet: p.Subscribe) -> tuple[Sequence[Reason], str]:
@@ -55,13 +57,23 @@ class MqttFilters:
         Retained values are with the outbox afterwards; pump it once the answer is written.
         """
         wanted = dict(self._outbox.plans.wanted)
+        shares = self._outbox.shares
+        shared_before = dict(shares.wanted)
         identifier = (packet.properties.subscription_identifiers or (0,))[0]
         reasons: list[Reason] = []
         refusal = ""
         retained: list[Wanted] = []
         for request in packet.requests:
             known = wanted.get(request.filter)
-            reason, text, chosen = self._grant(request.filter, len(wanted))
+            reason, text, chosen = self._grant(request.filter, len(wanted) + len(shares.wanted))
+            if chosen is not None and request.filter.startswith(PREFIX):
+                group, _ = split_share(request.filter)
+                each = Wanted(chosen, min(request.qos, 1), False, request.retain_as_published, identifier, share=group)
+                reason, text = await shares.subscribe(each)
+                if reason < Reason.UNSPECIFIED_ERROR:
+                    reasons.append(reason)
+                    continue
+                chosen = None
             if chosen is None:
                 self._door.counts["filters_refused"] += 1
                 reasons.append(reason)
@@ -74,17 +86,19 @@ class MqttFilters:
             wanted[request.filter] = each
             if request.retain_handling == 0 or (request.retain_handling == 1 and known is None):
                 retained.append(each)
-        await self._change(wanted, retained)
+        await self._change(wanted, retained, shares.wanted != shared_before)
         return reasons, refusal
 
     async def unsubscribe(self, packet: p.Unsubscribe) -> Sequence[Reason]:
         """End filters; returns a reason for each."""
         wanted = dict(self._outbox.plans.wanted)
         reasons = [
-            Reason.SUCCESS if wanted.pop(text, None) is not None else Reason.NO_SUBSCRIPTION_EXISTED
+            Reason.SUCCESS
+            if self._outbox.shares.unsubscribe(text) or wanted.pop(text, None) is not None
+            else Reason.NO_SUBSCRIPTION_EXISTED
             for text in packet.filters
         ]
-        await self._change(wanted, [])
+        await self._change(wanted, [], any(text.startswith(PREFIX) for text in packet.filters))
         return reasons
 
     # -- granting -----------------------------------------------------------------------------------------------------
@@ -93,8 +107,12 @@ class MqttFilters:
         return self._principal.may_all("subscribe", wanted)
 
     def _grant(self, text: str, count: int) -> tuple[Reason, str, TopicFilter | None]:
-        shared = text.startswith(SHARED)
-        inner = text[len(SHARED) :].partition("/")[2] if shared else text
+        inner = text
+        if text.startswith(PREFIX):
+            try:
+                _, inner = split_share(text)
+            except FilterInvalid as error:
+                return Reason.TOPIC_FILTER_INVALID, error.message, None
         if not _is_mqtt_filter(inner):
             return Reason.TOPIC_FILTER_INVALID, f"{text[:80]!a} is no filter", None
         try:
@@ -104,15 +122,14 @@ class MqttFilters:
         if not self._may(wanted):
             text = f"{text[:80]!a} is not open to {self._principal.name!a}; ask for a filter inside your grants"
             return Reason.NOT_AUTHORIZED, text, None
-        if shared:
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are not spoken here", None
-        if count >= self._door.limits.filters and text not in self._outbox.plans.wanted:
+        known = text in self._outbox.plans.wanted or text in self._outbox.shares.wanted
+        if count >= self._door.limits.filters and not known:
             return Reason.QUOTA_EXCEEDED, f"a client has at most {self._door.limits.filters} filters", None
         return Reason.SUCCESS, "", wanted
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def _change(self, wanted: dict[str, Wanted], retained: Sequence[Wanted]) -> None:
+    async def _change(self, wanted: dict[str, Wanted], retained: Sequence[Wanted], shared: bool) -> None:
         outbox = self._outbox
         reader = outbox.standing.reader
         before = outbox.plans.wanted
@@ -127,7 +144,7 @@ class MqttFilters:
             outbox.plans.want({})
         for each in retained:
             outbox.send_retained(list(self._door.use.last_values.retained([each.filter])), each)
-        if wanted != before:
+        if shared or wanted != before:
             await self._keep()
 
     async def _read(self, wanted: dict[str, Wanted], positions: Mapping[Partition, Position]) -> None:
@@ -163,9 +180,8 @@ class MqttFilters:
     async def _keep(self) -> None:
         """Let the session know its filters, and the log its reader, before the client is answered."""
         if self._hold.expiry:
-            await self._door.use.sessions.subscribe(
-                self._hold, self._outbox.plans.wanted.values(), self._outbox.kept().positions
-            )
+            kept = self._outbox.kept()
+            await self._door.use.sessions.subscribe(self._hold, kept.wanted, kept.positions)
 
 
 def _is_mqtt_filter(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from ...adapters.mqtt import packets as p
@@ -22,8 +23,10 @@ from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
 from ...use_cases.session_state import Kept, UnderWay, Wanted
+from ...use_cases.share_crew import Handout
 from .door import MqttDoor
 from .parts import Parts
+from .sharing import MqttShares
 from .standing import Ahead, Place, Retained, Standing, Watched
 
 ENTRY_OVERHEAD_BYTES: Final = 200
@@ -58,6 +61,8 @@ class MqttOutbox:
         self._stalled: Reader | None = None
         self._own: set[str] = set()
         self._greeting = False
+        self.shares = MqttShares(door, session, principal, self)
+        self._shared_next = False
         self._push = self._send_more  # one object, so that it can be known again
 
     # -- what the client wants ----------------------------------------------------------------------------------------
@@ -88,6 +93,7 @@ class MqttOutbox:
 
     def left(self) -> None:
         """The connection is over."""
+        self.shares.end()
         if self._care is not None:
             self._care.left(self._principal, self._push)
 
@@ -108,6 +114,8 @@ class MqttOutbox:
         """Take note of what the client has now."""
         self._counts["refused_by_client"] += event.refused
         self.moved = True
+        if self.shares.wanted or self.shares.lingers:
+            self.shares.settled(event.tags)
         if self._care is not None:
             for tag in event.tags:
                 if isinstance(tag, Watched):
@@ -153,7 +161,13 @@ class MqttOutbox:
                 if size < 0:
                     break
                 self._first.popleft()
+            elif self.shares.waiting and (self._shared_next or not queue):
+                self._shared_next = False
+                size = self.shares.send()
+                if size < 0:
+                    break
             elif queue:
+                self._shared_next = True
                 entry, batch, index = queue[0]
                 size = self._send(entry, batch, index)
                 if size < 0:
@@ -237,7 +251,13 @@ class MqttOutbox:
         flags |= qos << 1
         return self._write(self._parts.of_record(record, flags, identifiers), flags, tag, packet_id)
 
-    def _write(self, parts: tuple[bytes, bytes], flags: int, tag: Place | Retained | Watched, packet_id: int) -> int:
+    def send_shared(self, record: Record, flags: int, identifiers: tuple[int, ...], handout: Handout) -> int:
+        """Send a message of a shared subscription; returns its size, 0 when it is too large for the client."""
+        return self._write(self._parts.of_record(record, flags, identifiers), flags, handout, 0)
+
+    def _write(
+        self, parts: tuple[bytes, bytes], flags: int, tag: Place | Retained | Watched | Handout, packet_id: int
+    ) -> int:
         outgoing = self._session.outgoing
         size = len(parts[0]) + len(parts[1]) + 2
         if not outgoing.fits(size):
@@ -268,4 +288,5 @@ class MqttOutbox:
 
     def kept(self) -> Kept:
         """What has to be known to go on later."""
-        return self.standing.kept(self.reached(), self._first)
+        kept = self.standing.kept(self.reached(), self._first)
+        return replace(kept, wanted=(*kept.wanted, *self.shares.wanted.values()))

@@ -93,7 +93,6 @@ def test_the_welcome_states_the_limits() -> None:
         maximum_packet_size=Limits().stream,
         assigned_client_identifier=client.session.client_id,
         topic_alias_maximum=64,
-        shared_subscription_available=0,
         server_keep_alive=60,
     )
     assert client.session.client_id.startswith("auto-")

@@ -324,4 +324,4 @@ async def test_properties_of_connect_are_echoed_where_they_must(house: House) ->
         assert connack.properties.session_expiry_interval == Offer().max_session_expiry
         assert connack.properties.maximum_qos is None  # 2, since nothing less is said
         assert connack.properties.topic_alias_maximum == 64
-        assert connack.properties.shared_subscription_available == 0
+        assert connack.properties.shared_subscription_available is None
