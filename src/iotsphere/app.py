@@ -94,6 +94,7 @@ class App:
         self._watch("feed", box.feed().run)
         self._watch("last values", box.feed().keep_saving)
         self._watch("retention", box.retention().keep)
+        self._watch("sharing", box.sharing().run)
         self._watch("revocations", self._keep_refreshing)
         watch = box.certificate_watch()
         if watch is not None:
@@ -216,6 +217,10 @@ class App:
         box = self.container
         await asyncio.gather(*(door.drain(seconds) for door in self._doors.values()))
         await box.publish().close(seconds)
+        try:
+            await asyncio.wait_for(box.sharing().close(), seconds)
+        except (Unavailable, TimeoutError) as error:
+            logger.warning("shares_not_given_back", message=str(error), remedy="their leases lapse within a second")
         try:
             await asyncio.wait_for(box.feed().save(), seconds)
         except (Unavailable, TimeoutError) as error:

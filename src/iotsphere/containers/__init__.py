@@ -24,6 +24,7 @@ from ..use_cases.ledger import Ledger
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
 from ..use_cases.revocations import Revocations
+from ..use_cases.sharing import Sharing
 from ..use_cases.subscribe import MessageSubscriptionUseCase
 from ..use_cases.tokens import Tokens
 from ..use_cases.trace import Trace
@@ -88,6 +89,7 @@ class Container(containers.DeclarativeContainer):
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
     tls_measures = providers.Singleton(doors.tls_measures_of, certificates, certificate_watch)
     here: providers.Self[Any] = providers.Self()
+    sharing = providers.Singleton(Sharing, log, documents, feed)
     sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)
     presence = providers.Singleton(parts.presence_of, documents, publish, edge, clock, settings)
     mqtt_gateway: providers.Provider[Any] = providers.Singleton(doors.mqtt_door, here)

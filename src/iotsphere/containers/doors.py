@@ -48,6 +48,7 @@ def mqtt_door(box: Any) -> Any:
         presence=box.presence(),
         rates=box.rates(),
         clock=box.clock(),
+        sharing=box.sharing(),
     )
     return MqttGateway(use_cases, limits)
 
@@ -69,6 +70,7 @@ def playground_door(box: Any) -> Any:
         rates=box.rates(),
         clock=box.clock(),
         playground=Playground(box.settings().domains[0]),
+        sharing=box.sharing(),
     )
     limits = MqttLimits(close_on_denial=False, offer=Offer(connect_within=4.5, max_keep_alive=60))
     return MqttGateway(use_cases, limits)
