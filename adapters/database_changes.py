@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from ..entities.command import command_of
 from ..entities.errors import IotSphereError
-from ..entities.merge_patch import diff, same
 from ..entities.message import Record
-from ..entities.shadow import ShadowKey, shadow_key
+from ..entities.shadow import shadow_key
+from ..entities.shadow_changes import DATABASE
 from ..entities.topic import DEFAULT_DOMAIN, is_user_id
 from ..use_cases.ports.clock import Clock
-from ..use_cases.ports.database import Body, Change
+from ..use_cases.ports.database import Change
 from .alerts import gateway_principal
 from .command_messages import facts_of
 from .edge import Edge
 from .message_id import derived, is_message_id
 from .shadow_body import ShadowDocument, versions
+from .shadow_messages import tell
 from .timestamps import iso
 
 Rows = list[tuple[str, dict[str, Any], str | None]]  # topic, payload, correlation id
-_SHOWN: Final = ("reported", "desired", "wishes", "marks")
 
 
 class DatabaseChangeAdapter:
@@ -101,41 +101,21 @@ class DatabaseChangeAdapter:
 
 
 def _shadow_rows(change: Change) -> Rows:
+    """The messages of each version. What was changed by hand is told once it has become a version."""
     key = shadow_key(change.key)
     if change.after is None:
-        return [
-            (key.topic("document"), {"deleted": True, "version": int((change.before or {}).get("version", 0))}, None)
-        ]
-    rows: Rows = []
-    before = change.before
+        return []
     form = ShadowDocument()
-    for version in versions(before, change.after):
-        rows += _shadow_version(key, form, before, version)
-        before = version
-    return rows
-
-
-def _shadow_version(key: ShadowKey, form: ShadowDocument, before: Body | None, after: Body) -> Rows:
-    old, new = form.read(key, before), form.read(key, after)
-    cause = new.cause or None
-    facts = {"version": new.version, "author": new.author}
+    before = form.read(key, change.before)
     rows: Rows = []
-    if not same(old.desired, new.desired):
-        patch = diff(old.desired, new.desired)
-        rows.append((key.topic("desired"), {"desired": new.desired, "patch": patch, **facts}, cause))
-    if new.sequence != old.sequence:
-        rows.append((key.topic("delta"), {"delta": new.delta, "sequence": new.sequence, **facts}, cause))
-    document = {
-        **{name: after[name] for name in _SHOWN if name in after},
-        "delta": new.delta,
-        "sequence": new.sequence,
-        **facts,
-        "cause": cause,
-        "updatedAt": iso(new.updated_at) if new.updated_at else None,
-    }
-    if new.deleted:
-        document["deleted"] = True
-    rows.append((key.topic("document"), document, cause))
+    for version in versions(change.before, change.after):
+        after = form.read(key, version)
+        told = tell(before, after)
+        if told and after.author == DATABASE and told[0][0] != "desired":
+            # The hand has changed what is desired before this version was made of it.
+            told.insert(0, ("desired", {"desired": after.desired, "version": after.version}))
+        rows += [(key.topic(kind), payload, after.cause or None) for kind, payload in told]
+        before = after
     return rows
 
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol, Self
 import structlog
 
 from .containers import Container, make_container
+from .containers.state import COLLECTIONS
 from .containers.tls import listeners_of
 from .drivers.secrets import Secrets, load_or_create
 from .endpoints import parse_address, shown, write_endpoints
@@ -100,7 +101,7 @@ class App:
         if watch is not None:
             self._watch("certificates", watch.keep)
         for role in self.roles:
-            await (self._open_bridges() if role == "bridge" else self._open_door(role))
+            await self._open_role(role)
         if self.roles:  # without doors it is a guest in somebody's process
             gc.collect()
             gc.freeze()
@@ -110,11 +111,12 @@ class App:
     async def open_stores(self) -> None:
         """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
         box = self.container
-        for driver in (box.log(), box.documents(), box.queue()):
+        for driver in (box.log(), box.documents(), box.queue(), box.database()):
             if hasattr(driver, "__aenter__"):
                 await self._stack.enter_async_context(driver)
         for domain in self.settings.domains:
             await box.log().ensure(domain, box.channels())
+        await box.database().ensure(COLLECTIONS)
 
     async def _open_door(self, role: str) -> None:
         box = self.container
@@ -143,6 +145,23 @@ class App:
                     message="passwords travel in clear between devices and this address",
                     remedy="set tls_certificate and let devices use mqtt_tls; keep this address on 127.0.0.1",
                 )
+
+    async def _open_role(self, role: str) -> None:
+        state = self.container.state()
+        match role:
+            case "bridge":
+                await self._open_bridges()
+            case "changes":
+                self._watch("changes", state.listener.run)
+                self.container.readiness().append(state.listener.ready)
+            case "processors":
+                for processor in state.processors:
+                    self._watch(processor.name, processor)
+                self._watch("timers", state.timers.run)
+            case _:
+                await self._open_door(role)
+        if role in ("ingress", "websocket") and "device care" not in {task.get_name() for task in self._tasks}:
+            self._watch("device care", state.care.run)
 
     async def _open_bridges(self) -> None:
         """Bridges look for their brokers by themselves; only where there are no doors they decide whether we are ready."""

@@ -18,7 +18,9 @@ from .entities.errors import Conflict, RequestInvalid
 async def demonstration(app: App) -> AsyncIterator[dict[str, str]]:
     """Run the simulated stations; yields the credentials of a further device for the user to play with."""
     if "mqtt" not in app.endpoints:
-        raise RequestInvalid("the demonstration's devices speak no TLS: give the plain MQTT door an address with --mqtt")
+        raise RequestInvalid(
+            "the demonstration's devices speak no TLS: give the plain MQTT door an address with --mqtt"
+        )
     domain = app.settings.domains[0]
     host, port = parse_address(app.endpoints["mqtt"])
     tasks: list[asyncio.Task[None]] = []

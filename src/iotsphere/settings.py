@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-ROLES: Final = ("ingress", "websocket", "api", "bridge")
+ROLES: Final = ("ingress", "websocket", "api", "bridge", "changes", "processors")
 CONTAINER_SECRETS: Final = "/run/secrets"
 
 
@@ -26,6 +26,11 @@ class Settings(BaseSettings):
     log: str = Field(
         default="sqlite",
         description="Where the log is: `sqlite` (in the data folder), `memory`, or `redis://HOST:PORT/DB`",
+    )
+    database: str = Field(
+        default="sqlite",
+        description="Where shadows, commands and what users have are: `sqlite` (in the data folder), `memory`, or "
+        "`mongodb://HOST:PORT/NAME?replicaSet=…`; in memory with a log in memory",
     )
     durability: Literal["fsynced", "logged", "memory"] = Field(
         default="fsynced",

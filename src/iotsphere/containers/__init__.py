@@ -31,6 +31,7 @@ from ..use_cases.trace import Trace
 from ..use_cases.work import WorkQueueUseCase, WorkStores
 from . import bridges as wired_bridges
 from . import doors, parts, stores, tls
+from . import state as states
 
 
 class Container(containers.DeclarativeContainer):
@@ -51,6 +52,14 @@ class Container(containers.DeclarativeContainer):
     log: providers.Provider[Any] = providers.Callable(attrgetter("log"), stores_of)
     queue: providers.Provider[Any] = providers.Callable(attrgetter("queue"), stores_of)
     documents: providers.Provider[Any] = providers.Callable(attrgetter("documents"), stores_of)
+
+    database_kind = providers.Callable(states.kind_of, settings)
+    database: providers.Provider[Any] = providers.Selector(
+        database_kind,
+        memory=providers.Singleton(states.memory_database, settings, clock),
+        sqlite=providers.Singleton(states.sqlite_database, settings, clock),
+        mongodb=providers.Singleton(states.mongodb_database, settings, clock),
+    )
 
     edge = providers.Singleton(parts.edge_of, clock, log)
     publish = providers.Singleton(MessagePublishUseCase, log)
@@ -75,9 +84,14 @@ class Container(containers.DeclarativeContainer):
     authenticate = providers.Singleton(tls.authenticate_of, devices, access_tokens, revocations, certificate_login)
     rates = providers.Singleton(parts.rates_of, settings)
 
+    ground = providers.Singleton(states.Ground, database, edge, publish, devices, clock)
+    state = providers.Singleton(states.State, ground, log, documents)
+    client_state = providers.Callable(attrgetter("client"), state)
+    requests = providers.Callable(attrgetter("requests"), state)
+
     delivery = providers.Singleton(parts.delivery_of, feed, secrets)
     client_use_cases = providers.Singleton(
-        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock, rates
+        ClientUseCases, authenticate, subscribe, publish, work, edge, delivery, clock, rates, client_state
     )
 
     letter_format = providers.Singleton(DeadLetterFormat, edge)
@@ -85,12 +99,13 @@ class Container(containers.DeclarativeContainer):
     history = providers.Singleton(History, log, last_values)
     ledger = providers.Singleton(Ledger, log, queue, documents, dead_letters)
     trace = providers.Singleton(Trace, log, dead_letters)
-    http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates)
+    http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates, requests)
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
     tls_measures = providers.Singleton(doors.tls_measures_of, certificates, certificate_watch)
     here: providers.Self[Any] = providers.Self()
     sharing = providers.Singleton(Sharing, log, documents, feed)
     sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)
+    wills = providers.Singleton(parts.wills_of, documents, publish, edge, clock, settings)
     presence = providers.Singleton(parts.presence_of, documents, publish, edge, clock, settings)
     mqtt_gateway: providers.Provider[Any] = providers.Singleton(doors.mqtt_door, here)
     websocket_gateway: providers.Provider[Any] = providers.Singleton(

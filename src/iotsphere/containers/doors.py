@@ -46,6 +46,7 @@ def mqtt_door(box: Any) -> Any:
         last_values=box.last_values(),
         sessions=box.sessions(),
         presence=box.presence(),
+        wills=box.wills(),
         rates=box.rates(),
         clock=box.clock(),
         sharing=box.sharing(),
@@ -67,6 +68,7 @@ def playground_door(box: Any) -> Any:
         last_values=box.last_values(),
         sessions=box.sessions(),
         presence=box.presence(),
+        wills=box.wills(),
         rates=box.rates(),
         clock=box.clock(),
         playground=Playground(box.settings().domains[0]),
@@ -96,6 +98,7 @@ def http_door(box: Any) -> Any:
         trace=box.trace(),
         log=box.log(),
         cursor_key=box.secrets().cursor,
+        state=box.client_state(),
         measures=(*box.measures(), *box.tls_measures(), *bridge_measures(box.running_bridges())),
         checks=box.readiness(),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..adapters.client_delivery import ClientDeliveryAdapter
 from ..adapters.edge import Edge
+from ..adapters.mqtt.wills import will_records
 from ..adapters.notices import presence_record
 from ..adapters.tokens import JsonWebTokens
 from ..drivers.secrets import Secrets, load_trusted_keys
@@ -23,6 +24,7 @@ from ..use_cases.rate_limit import Rate, RateLimit
 from ..use_cases.retention import channels_with
 from ..use_cases.revocations import Revocations
 from ..use_cases.sessions import Sessions
+from ..use_cases.wills import Wills
 from ..use_cases.work import WorkSettings
 
 
@@ -77,6 +79,10 @@ def announce_of(edge: Edge, publish: MessagePublishUseCase, clock: Clock) -> Cal
 
 def sessions_of(documents: Any, log: Any, clock: Clock, settings: Settings) -> Sessions:
     return Sessions(documents, log, clock, settings.node)
+
+
+def wills_of(documents: Any, publish: MessagePublishUseCase, edge: Edge, clock: Clock, settings: Settings) -> Wills:
+    return Wills(documents, publish, partial(will_records, edge), clock, settings.node)
 
 
 def presence_of(

@@ -1,0 +1,120 @@
+"""State: the database, and who decides requests, folds facts, tells changes and cares for devices over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ..adapters.client_state import ClientState, StateUseCases
+from ..adapters.command_messages import CommandMessages
+from ..adapters.database_changes import DatabaseChangeAdapter
+from ..adapters.edge import Edge
+from ..adapters.facts import CommandFacts, NotificationFacts
+from ..adapters.poison import fact_letters
+from ..adapters.requests import CareMessages, CommandRequests, PreferenceRequests, Requests
+from ..adapters.shadow_body import ShadowDocument
+from ..adapters.shadow_facts import ShadowFacts
+from ..adapters.shadow_keeping import ShadowKeeping
+from ..adapters.shadow_requests import ShadowRequests
+from ..entities.errors import RequestInvalid
+from ..settings import Settings
+from ..use_cases.commands import COMMANDS, Commands
+from ..use_cases.device_care import DeviceCare
+from ..use_cases.devices import Devices
+from ..use_cases.fact_lane import LaneTools
+from ..use_cases.ports.clock import Clock
+from ..use_cases.processor import Processor
+from ..use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.shadow_history import HISTORY, ShadowHistory
+from ..use_cases.shadow_writer import SHADOWS
+from ..use_cases.shadows import Shadows
+from ..use_cases.timers import Timers
+from ..use_cases.users import NOTIFICATIONS, PREFERENCES, Notifications, Preferences
+
+TOLD: Final = (SHADOWS, COMMANDS, NOTIFICATIONS, PREFERENCES)
+COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS)
+
+
+def kind_of(settings: Settings) -> str:
+    """Which driver the database setting asks for. Raises RequestInvalid."""
+    name = "memory" if settings.database == "sqlite" and settings.log == "memory" else settings.database
+    kind = {"mongodb+srv": "mongodb"}.get(name.partition(":")[0], name.partition(":")[0])
+    if kind not in ("memory", "sqlite", "mongodb"):
+        raise RequestInvalid(f"{name!a} is no database: write sqlite, memory or mongodb://HOST:PORT/NAME")
+    return kind
+
+
+def memory_database(settings: Settings, clock: Clock) -> Any:
+    from ..drivers.memory.database import MemoryDatabase
+
+    return MemoryDatabase(clock)
+
+
+def sqlite_database(settings: Settings, clock: Clock) -> Any:
+    from ..drivers.sqlite.database import SqliteDatabase
+
+    return SqliteDatabase(settings.data / "state.db", clock)
+
+
+def mongodb_database(settings: Settings, clock: Clock) -> Any:
+    from ..drivers.mongo.database import MongoDatabase
+
+    return MongoDatabase(settings.database, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the state stands on."""
+
+    database: Any
+    edge: Edge
+    publish: MessagePublishUseCase
+    devices: Devices
+    clock: Clock
+
+
+class State:
+    """One gateway's shadows, commands and users, and what keeps them going."""
+
+    def __init__(self, ground: Ground, log: Any, documents: Any) -> None:
+        database, edge, clock = ground.database, ground.edge, ground.clock
+        form = ShadowDocument()
+        messages = CommandMessages(edge)
+        self.shadows = Shadows(database, form, clock)
+        self.history = ShadowHistory(database, form)
+        self.commands = Commands(database, ground.publish, messages.request, partial(_known, ground.devices), clock)
+        self.notifications = Notifications(database, clock)
+        self.preferences = Preferences(database, clock)
+        self.requests = Requests(
+            ShadowRequests(self.shadows), CommandRequests(self.commands), PreferenceRequests(self.preferences)
+        )
+        self.client = ClientState(
+            StateUseCases(
+                self.requests, self.shadows, self.history, self.commands, self.notifications, self.preferences
+            ),
+            edge,
+            clock,
+        )
+        self.care = DeviceCare(self.shadows, self.commands, CareMessages(edge, clock))
+        self.tell = DatabaseChangeAdapter(edge, clock)
+        self.listener = PropagateChanges(
+            ChangeStores(database, log, documents, TOLD),
+            ground.publish,
+            self.tell,
+            ShadowKeeping(database, self.shadows, clock),
+            clock,
+        )
+        tools = LaneTools(log, clock, ground.publish, fact_letters(edge, clock))
+        self.processors: Sequence[Processor] = (
+            Processor(tools, "shadows", "shadow", ShadowFacts(self.shadows)),
+            Processor(tools, "commands", "commands", CommandFacts(self.commands, messages, self.shadows)),
+            Processor(tools, "notifications", "users", NotificationFacts(self.notifications)),
+        )
+        self.timers = Timers(self.commands.tend, self.shadows.expire)
+
+
+async def _known(devices: Devices, domain: str, device: str) -> bool:
+    return await devices.known(domain, device) is not None
