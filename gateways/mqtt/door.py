@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from ...adapters.edge import Edge
 from ...adapters.mqtt.life import Offer
 from ...adapters.mqtt.playground import Playground
+from ...entities.errors import Refused
 from ...entities.message import Record
 from ...entities.principal import Principal
-from ...entities.topic import Topic
+from ...entities.topic import Topic, parse_topic
 from ...use_cases.authenticate import Authenticate
 from ...use_cases.last_values import LastValues
 from ...use_cases.ports.clock import Clock
@@ -24,6 +25,7 @@ from ...use_cases.session_state import Wanted
 from ...use_cases.sessions import Sessions
 from ...use_cases.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
+from ...use_cases.wills import Will, Wills
 from .admission import MqttAdmission
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class MqttUseCases:
     presence: Presence
     rates: RateLimit
     clock: Clock
+    wills: Wills
     care: DeviceCare | None = None
     requests: DeviceRequests | None = None
     playground: Playground | None = None
@@ -164,6 +167,8 @@ class MqttDoor:
         self.draining = False
         self.empty = asyncio.Event()
         self.empty.set()
+        if use_cases.requests is not None:
+            use_cases.wills.carry_out = self._carry_out
 
     def enter(self, client: MqttClient) -> None:
         """A socket was opened."""
@@ -175,3 +180,14 @@ class MqttDoor:
         self.clients.pop(client, None)
         if not self.clients:
             self.empty.set()
+
+    async def _carry_out(self, will: Will, record: Record) -> bool:
+        """Carry a will out where its topic asks for that; a refusal is counted, since nobody is there to hear it."""
+        requests = self.use.requests
+        if requests is None or record.topic != will.topic or not requests.handles(parse_topic(will.topic)):
+            return False
+        try:
+            await requests(Principal(will.kind, will.name, will.domain), record)
+        except Refused:
+            self.counts["wills_refused"] += 1
+        return True

@@ -27,6 +27,7 @@ TICK_S: Final = 0.5
 REVALIDATE_S: Final = 2.0
 CHECKPOINT_S: Final = 5.0
 EXPIRE_S: Final = 30.0
+WILLS_S: Final = 0.25
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 CLOSE_WITHIN_S: Final = 2.0
 RETRY_S: Final = 1.0
@@ -101,7 +102,7 @@ class MqttGateway:
             return
         loop = asyncio.get_running_loop()
         await self._door.use.sessions.recover()
-        for work in (self._recover(), self._watch(), self._commit(), self._expire()):
+        for work in (self._recover(), self._watch(), self._commit(), self._expire(), self._wills()):
             task = loop.create_task(work)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -176,6 +177,7 @@ class MqttGateway:
     async def _recover(self) -> None:
         while True:
             try:
+                await self._door.use.wills.recover()
                 found = await self._door.use.presence.recover()
             except IotSphereError as error:
                 log.warning("presence_not_recovered_yet", code=error.code)
@@ -213,10 +215,21 @@ class MqttGateway:
                     log.warning("checkpoint_failed", code=error.code)
 
     async def _expire(self) -> None:
-        """End sessions whose time is over."""
+        """End sessions whose time is over, and take up the wills of processes that are gone."""
         while True:
             await asyncio.sleep(EXPIRE_S)
             try:
                 self.counts["sessions_expired"] += await self._door.use.sessions.expire()
+                self.counts["wills_adopted"] += await self._door.use.wills.adopt()
             except IotSphereError as error:
                 log.warning("expiry_failed", code=error.code)
+
+    async def _wills(self) -> None:
+        """Publish wills whose delay is over."""
+        while True:
+            await asyncio.sleep(WILLS_S)
+            try:
+                self.counts["wills_published_late"] += await self._door.use.wills.publish_due()
+            except IotSphereError as error:
+                log.warning("will_not_published_yet", code=error.code)
+                await asyncio.sleep(RETRY_S)

@@ -87,11 +87,6 @@ class MqttIngress:
         for batch in self._intake.take(items):
             self._submit(batch)
 
-    def publish(self, packet: p.Publish) -> None:
-        """Submit a message that no client waits for: a will."""
-        for batch in self._intake.will(packet):
-            self._submit(batch)
-
     # -- what may be in the log already -------------------------------------------------------------------------------
 
     def _is_unsure(self, item: _Item) -> bool:

@@ -92,13 +92,6 @@ class MqttIntake:
                 break
         return self._end()
 
-    def will(self, packet: p.Publish) -> list[Batch]:
-        """Admit a message that no client waits for."""
-        self._begin()
-        self._single(packet._replace(packet_id=0))
-        self._batch.close = None
-        return self._end()
-
     def _begin(self) -> None:
         self._batch = Batch(self._door.use.clock.now())
 

@@ -18,12 +18,14 @@ from ...adapters.mqtt.inflow import Inflow
 from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event, Resumed
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
+from ...adapters.mqtt.wills import will_of
 from ...adapters.notices import missed_record
 from ...entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
 from ...entities.position import Gap
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
 from ...use_cases.session_state import Hold, Kept
+from ...use_cases.wills import Will
 from .door import MqttDoor
 from .filters import MqttFilters
 from .ingress import MqttIngress
@@ -85,7 +87,8 @@ class MqttVisit:
         self._hold: Hold | None = None
         self._kept: Kept | None = None  # as it was found, until it is restored
         self._filters: MqttFilters | None = None
-        self._will: p.Will | None = None
+        self._will: Will | None = None
+        self._welcome = False
         self._epoch: asyncio.Task[int] | None = None
         self._requests: deque[p.Subscribe | p.Unsubscribe] = deque()
         self._answering: asyncio.Task[None] | None = None
@@ -114,6 +117,9 @@ class MqttVisit:
         sessions = door.use.sessions
         hold, kept = await sessions.open(self.principal, session.client_id, connect.clean_start, session.expiry)
         self._hold, self._kept = hold, kept or Kept()
+        if connect.will is not None:
+            self._will = will_of(self.principal, connect.will, session.expiry, door.use.clock.now())
+        await door.use.wills.begin(self.key, self._will, resumed=kept is not None)
         self._filters = MqttFilters(door, self.principal, hold, self.outbox)
         self.outbox.told = self._tell_missed
         self.outbox.full = True  # nothing goes out before the welcome
@@ -122,7 +128,7 @@ class MqttVisit:
             await self.outbox.greet()
         if session.state != CONNECTING:
             return []
-        self._kept, self._will = None, connect.will
+        self._kept, self._welcome = None, True
         door.counts["connected"] += 1
         reserved = [each.packet_id for each in kept.under_way] if kept is not None else []
         inflow = Inflow(hold.salt, hold.inbound) if hold.version else None
@@ -199,10 +205,7 @@ class MqttVisit:
         try:
             if self._answering is not None:
                 await asyncio.wait((self._answering,))
-            if ended.will and self._will is not None:
-                will = self._will
-                flags = will.qos << 1 | will.retain
-                self.ingress.publish(p.Publish(will.topic.encode(), will.payload, 0, flags, will.properties))
+            await self._end_will(ended)
             await self._save(ended.expiry)
         finally:
             if self.outbox.standing.reader is not None:
@@ -211,6 +214,23 @@ class MqttVisit:
                 del self._door.online[self.key]
             self.saved.set()
         await self._be_offline(_OFFLINE.get(ended.reason, "protocol_error"))
+
+    async def _end_will(self, ended: Ended) -> None:
+        will, wills = self._will, self._door.use.wills
+        if will is None:
+            return
+        for _ in range(RETRIES):
+            try:
+                if ended.will and self._welcome:
+                    await wills.leave(self.key, will.token, ended.expiry)
+                else:
+                    await wills.clear(self.key, will.token)
+            except Unavailable as error:
+                log.warning("will_not_published_yet", code=error.code)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+        self._door.counts["wills_left_to_recovery"] += 1
 
     async def _save(self, expiry: int) -> None:
         hold = self._hold

@@ -50,6 +50,8 @@ def mqtt_door(box: Any) -> Any:
         rates=box.rates(),
         clock=box.clock(),
         sharing=box.sharing(),
+        care=box.state().care,
+        requests=box.requests(),
     )
     return MqttGateway(use_cases, limits)
 

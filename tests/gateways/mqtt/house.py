@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from iotsphere.adapters.edge import Edge
+from iotsphere.adapters.mqtt.wills import will_records
 from iotsphere.adapters.notices import presence_record
 from iotsphere.adapters.tokens import JsonWebTokens
 from iotsphere.adapters.values import pack_values, unpack_values
@@ -39,6 +40,7 @@ from iotsphere.use_cases.sessions import Sessions
 from iotsphere.use_cases.sharing import Sharing
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
 from iotsphere.use_cases.tokens import Tokens
+from iotsphere.use_cases.wills import Wills
 from tests.support import forgery
 
 DOMAINS = ("iotsphere", "other")
@@ -99,7 +101,13 @@ class House:
         self.subscribe = MessageSubscriptionUseCase(self.log, self.feed, flow)
         self.sessions = Sessions(self.documents, self.log, self.clock)
         self.sharing = Sharing(self.log, self.documents, self.feed)
+        self.wills = Wills(self.documents, self.publish, partial(will_records, self.edge), self.clock)
         self.presence = Presence(self.documents, self.publish, partial(presence_record, self.edge), self.clock)
+
+    def _begin_again(self) -> None:
+        """What a process makes anew, but for its log, its documents, and its feed."""
+        self.sessions = Sessions(self.documents, self.log, self.clock)
+        self.wills = Wills(self.documents, self.publish, partial(will_records, self.edge), self.clock)
 
     async def open(self) -> None:
         await self.feed.start()
@@ -117,6 +125,7 @@ class House:
             self.presence,
             self.rates,
             self.clock,
+            self.wills,
             self.care,
             self.requests,
             sharing=self.sharing,
