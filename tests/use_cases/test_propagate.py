@@ -219,7 +219,7 @@ async def test_only_one_process_listens_and_the_next_takes_over(scene: Scene) ->
             await scene.put(1)
             await scene.until([1])
             assert first._heard_at is None
-            first.ready()
+            await first.ready()
     async with running(first):
         await scene.put(2)
         await scene.until([1, 2])
@@ -230,7 +230,7 @@ async def test_silence_of_the_feed_makes_the_listener_unready(scene: Scene) -> N
     listener = scene.listener()
     async with running(listener):
         await soon(lambda: listener._heard_at, "listening")
-        listener.ready()
+        await listener.ready()
         listener._heard_at = asyncio.get_running_loop().time() - 31
         with pytest.raises(Unavailable, match="silent"):
-            listener.ready()
+            await listener.ready()
