@@ -61,16 +61,18 @@ def playground_door(box: Any) -> Any:
     from ..adapters.mqtt.life import Offer
     from ..adapters.mqtt.playground import Playground, PlaygroundEdge
     from ..gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
+    from .parts import wills_of
 
+    edge = PlaygroundEdge(box.clock(), box.log().partitions)
     use_cases = MqttUseCases(
         authenticate=box.authenticate(),
         publish=box.publish(),
         subscribe=box.subscribe(),
-        edge=PlaygroundEdge(box.clock(), box.log().partitions),
+        edge=edge,
         last_values=box.last_values(),
         sessions=box.sessions(),
         presence=box.presence(),
-        wills=box.wills(),
+        wills=wills_of(box.documents(), box.publish(), edge, box.clock(), box.settings()),
         rates=box.rates(),
         clock=box.clock(),
         playground=Playground(box.settings().domains[0]),
