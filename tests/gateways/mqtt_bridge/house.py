@@ -1,4 +1,4 @@
-"""A bridge with everything behind it in this process, beside a real broker; and a foreign client of that broker."""
+"""A bridge with everything behind it in this process, beside a real broker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-import aiomqtt
 import orjson
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from iotsphere.adapters.bridge_file import BridgeSpec, parse_bridge
 from iotsphere.adapters.edge import Edge
@@ -147,48 +143,3 @@ async def open_house() -> AsyncIterator[House]:
         for bridge in house.bridges:
             await bridge.close()
         await house.publish.close(2)
-
-
-class Foreign:
-    """A client of the broker that knows nothing of us."""
-
-    def __init__(self, client: aiomqtt.Client) -> None:
-        self._client = client
-        self.got: list[aiomqtt.Message] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def publish(self, topic: str, payload: Any, qos: int = 1, retain: bool = False, **properties: Any) -> None:
-        given: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own lack
-        for name, value in properties.items():
-            setattr(given, name, value)
-        raw = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-        await self._client.publish(topic, raw, qos=qos, retain=retain, properties=given)
-
-    async def listen(self, *filters: str) -> None:
-        options = SubscribeOptions(qos=1, retainAsPublished=True)
-        await self._client.subscribe([(text, options) for text in filters])
-        self._task = asyncio.create_task(self._collect())
-
-    async def _collect(self) -> None:
-        async for message in self._client.messages:
-            self.got.append(message)
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-
-@asynccontextmanager
-async def foreign(port: int, **how: Any) -> AsyncIterator[Foreign]:
-    async with aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5, **how) as client:
-        client.pending_calls_threshold = 10_000
-        peer = Foreign(client)
-        try:
-            yield peer
-        finally:
-            peer.close()
-
-
-def user_property(message: aiomqtt.Message, name: str) -> str | None:
-    properties: Any = message.properties
-    return dict(getattr(properties, "UserProperty", ())).get(name)

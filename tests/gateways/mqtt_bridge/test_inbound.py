@@ -11,10 +11,11 @@ import orjson
 import pytest
 
 from iotsphere.entities.errors import BrokerUnavailable, LogFull
+from tests.support.foreign import foreign
 from tests.support.servers import Server
 from tests.support.waiting import until
 
-from .house import IN, House, foreign, open_house, spec_of
+from .house import IN, House, open_house, spec_of
 
 
 @pytest.fixture

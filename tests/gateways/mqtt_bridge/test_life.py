@@ -17,11 +17,12 @@ from paho.mqtt.client import Client as Paho
 
 from iotsphere.entities.errors import BrokerUnavailable, RequestInvalid
 from iotsphere.gateways.mqtt_bridge.reading import context_of
+from tests.support.foreign import foreign
 from tests.support.servers import Server, mosquitto
 from tests.support.waiting import until
 
 from .authority import certificate
-from .house import IN, OUT, House, foreign, open_house, spec_of
+from .house import IN, OUT, House, open_house, spec_of
 
 
 @pytest.fixture

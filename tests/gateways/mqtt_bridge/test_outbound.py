@@ -11,10 +11,11 @@ import orjson
 import pytest
 
 from iotsphere.use_cases.ledger import Ledger
+from tests.support.foreign import Foreign, foreign, user_property
 from tests.support.servers import Server, mosquitto
 from tests.support.waiting import until
 
-from .house import IN, OUT, SAME, Foreign, House, foreign, open_house, spec_of, user_property
+from .house import IN, OUT, SAME, House, open_house, spec_of
 
 COMMAND = "iotsphere/devices/d1/commands/request"
 DESIRED = '[[out]]\nfrom = "iotsphere/devices/+/shadow/desired"\n'
