@@ -81,23 +81,26 @@ def told(body: Body) -> dict[str, Any]:
 def versions(before: Body | None, after: Body) -> list[dict[str, Any]]:
     """The bodies of all versions that one change has made, the last one being ``after``.
 
-    ``before``: the body that was there; None: there was none. A write that only took evidence makes one body of the same
-    version as before.
+    ``before``: the body that was there; None: there was none, or it is not known: then only the last version can be
+    told. A write that only took evidence makes one body of the same version as before.
     """
+    steps = after.get("steps") or ()
+    form = ShadowDocument()
+    base = form.read(ShadowKey(after.get("domain", ""), after.get("device", ""), after.get("name", "")), before)
     found: list[dict[str, Any]] = []
-    if steps := after.get("steps"):
-        form = ShadowDocument()
-        state = told(form.write(form.read(ShadowKey(after["domain"], after["device"], after["name"]), before)))
+    if steps and base.version + len(steps) + 1 == after.get("version"):
+        state = told(form.write(base))
         for step in steps:
             state = merge(state, step)
             found.append(state)
     return [*found, told(after)]
 
 
-def history_body(version: Body, expires: int) -> dict[str, Any]:
+def history_body(key: ShadowKey, version: Body, expires: int) -> dict[str, Any]:
     """The body of one version in the collection ``shadow_history``. ``expires``: ms; when it may be removed."""
-    key = ShadowKey(version["domain"], version["device"], version["name"])
-    return {**version, "shadow": key.text, "at": version["updatedAt"], "expires": expires}
+    form = ShadowDocument()
+    body = told(form.write(form.read(key, version)))
+    return {**body, "shadow": key.text, "at": body["updatedAt"], "expires": expires}
 
 
 def _plain(shadow: Shadow) -> dict[str, Any]:

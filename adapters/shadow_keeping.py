@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..entities.shadow import shadow_key
+from ..entities.shadow import is_shadow_key, shadow_key
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.database import Change, Database, Write
 from ..use_cases.shadow_history import HISTORY, history_key
@@ -26,7 +26,7 @@ class ShadowKeeping:
 
     async def __call__(self, changes: Sequence[Change]) -> None:
         """Keep versions, and adopt. Raises Unavailable."""
-        mine = [change for change in changes if change.collection == SHADOWS.name]
+        mine = [change for change in changes if change.collection == SHADOWS.name and is_shadow_key(change.key)]
         await self._keep(mine)
         for change in mine:
             if change.whole:
@@ -41,7 +41,8 @@ class ShadowKeeping:
             key = shadow_key(change.key)
             known = 0 if change.before is None else change.before.get("version", 0)
             for version in versions(change.before, change.after):
-                if version.get("version", 0) != known:
-                    place = history_key(key, version["version"])
-                    writes.setdefault(place, Write(place, None, history_body(version, expires)))
+                number = version.get("version")
+                if type(number) is int and number > 0 and number != known:
+                    place = history_key(key, number)
+                    writes.setdefault(place, Write(place, None, history_body(key, version, expires)))
         await self._database.write(HISTORY.name, list(writes.values()))

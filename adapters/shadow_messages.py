@@ -17,15 +17,17 @@ DOCUMENT_BYTES: Final = MAX_PAYLOAD_BYTES - 16 * 1024
 def tell(before: Shadow, after: Shadow) -> list[tuple[str, dict[str, Any]]]:
     """The messages of one version, as (kind of topic, payload), in the order in which they are to be sent.
 
-    Empty when no version was made: then only evidence was taken.
+    Where only evidence was taken, the document is told once more with the same version and the new wishes; what the
+    gateway remembers for itself is not told at all.
     """
     if after.version == before.version:
-        return []
+        return [("document", document_payload(after))] if after.wishes != before.wishes else []
     messages: list[tuple[str, dict[str, Any]]] = []
     if patch := diff(before.desired, after.desired):
-        messages.append(("desired", {"desired": after.desired, "patch": patch, "version": after.version}))
+        payload = {"desired": after.desired, "patch": patch, "version": after.version, "author": after.author}
+        messages.append(("desired", payload))
     if after.sequence != before.sequence:
-        messages.append(("delta", delta_payload(after)))
+        messages.append(("delta", {**delta_payload(after), "author": after.author}))
     messages.append(("document", document_payload(after)))
     return messages
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 
 
 def below(pointer: str, key: str) -> str:
@@ -19,7 +22,7 @@ def keys_of(pointer: str) -> list[str]:
         raise ValueError(f"{pointer[:80]!a} is no JSON Pointer")
     keys = pointer[1:].split("/")
     if "~" in pointer:
-        if "~" in pointer.replace("~0", "").replace("~1", ""):
+        if _BAD_ESCAPE.search(pointer):
             raise ValueError(f"{pointer[:80]!a} is no JSON Pointer")
         keys = [key.replace("~1", "/").replace("~0", "~") for key in keys]
     return keys

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from .errors import MessageRefused, VersionConflict
 from .merge_patch import unmet
 from .pointer import nested
+from .topic import is_device_id, is_domain, is_shadow_name
 
 MAX_SHADOW_BYTES: Final = 64 * 1024
 MAX_SHADOW_DEPTH: Final = 16
@@ -57,8 +58,17 @@ class ShadowKey(NamedTuple):
         return f"{self.domain}/devices/{self.device}/{middle}/{kind}"
 
 
+def is_shadow_key(text: str) -> bool:
+    """Tell whether a text is the key of a shadow's document; people can write documents under any key."""
+    domain, _, rest = text.partition("/")
+    device, slash, name = rest.partition("/")
+    return is_domain(domain) and is_device_id(device) and (is_shadow_name(name) if slash else True)
+
+
 def shadow_key(text: str) -> ShadowKey:
-    """The key that a document's key stands for."""
+    """The key that a document's key stands for. Raises ValueError."""
+    if not is_shadow_key(text):
+        raise ValueError(f"{text[:80]!a} is no key of a shadow")
     domain, device, *name = text.split("/")
     return ShadowKey(domain, device, *name)
 

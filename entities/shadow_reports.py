@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .merge_patch import effect, leaves, merge, without_newer
-from .pointer import ancestors, holds
+from .pointer import ancestors, find, holds
 from .shadow import (
     MAX_POINTER_BYTES,
     MAX_REASON_CHARACTERS,
@@ -65,26 +65,25 @@ def report(shadow: Shadow, said: Report, at: int) -> tuple[Shadow, Answer]:
         return shadow, standing
     if said.version is not None and said.version != shadow.version:
         raise version_conflict(shadow, said.version)
-    superseded = standing._replace(outcome=SUPERSEDED)
     if 0 < said.received_at <= shadow.deleted_at:
-        return shadow, superseded
+        return shadow, standing._replace(outcome=SUPERSEDED)
     timed = shadow.timed or said.stated
     patch = _timely(shadow, said) if said.stated else said.patch
     if said.patch and not patch and not said.refused:
-        return shadow, superseded
+        standing = standing._replace(outcome=SUPERSEDED)
     version = shadow.version + 1
     merged = merge(shadow.reported, patch)
     mark = Mark(said.at, version, said.author)
-    marks, removed = shadow.marks, shadow.removed
-    if timed:
-        marks, removed = _confirmed(shadow, patch, mark)
+    marks, removed = _confirmed(shadow, patch, said.patch, mark) if timed else (shadow.marks, shadow.removed)
     if merged is not shadow.reported:
         changed = effect(shadow.reported, merged)
         marks = {**marks, **dict.fromkeys(changed.put, mark)}
         for pointer in changed.gone:
             marks.pop(pointer, None)
         if timed:
-            removed = _bounded({**removed, **dict.fromkeys(changed.gone, mark)}, changed.put)
+            # A leaf that has become an object with keys was not removed.
+            gone = [pointer for pointer in changed.gone if type(find(merged, pointer)) is not dict]
+            removed = _bounded({**removed, **dict.fromkeys(gone, mark)}, changed.put)
     refused = _refused(shadow, said, at)
     folded = _folded(shadow, said.place)
     state: dict[str, Any] = {"reported": merged, "marks": marks, "removed": removed, "timed": timed, "folded": folded}
@@ -117,32 +116,36 @@ def _folded(shadow: Shadow, place: Place | None) -> Mapping[str, tuple[int, int]
 
 def _timely(shadow: Shadow, said: Report) -> Mapping[str, Any]:
     """The patch less what is newer in the shadow."""
-    newer = frozenset(
-        pointer for places in (shadow.marks, shadow.removed) for pointer, mark in places.items() if mark.at > said.at
-    )
-    if not newer:
+    newer = {pointer for pointer, mark in shadow.marks.items() if mark.at > said.at}
+    gone = {pointer for pointer, mark in shadow.removed.items() if mark.at > said.at}
+    if not newer and not gone:
         return said.patch
-    around = frozenset(place for pointer in newer for place in ancestors(pointer))
-    kept: Mapping[str, Any] = without_newer(said.patch, newer, around, frozenset(shadow.marks.keys() - newer))
+    # What an object without keys is given does not touch it.
+    empty = {pointer for pointer in newer if find(shadow.reported, pointer) == {}}
+    around = frozenset(place for pointer in newer | gone for place in ancestors(pointer)) | empty
+    older = frozenset(shadow.marks.keys() - newer)
+    kept: Mapping[str, Any] = without_newer(said.patch, frozenset((newer - empty) | gone), around, older)
     return kept
 
 
-def _confirmed(shadow: Shadow, patch: Mapping[str, Any], mark: Mark) -> tuple[Mapping[str, Mark], Mapping[str, Mark]]:
+def _confirmed(
+    shadow: Shadow, patch: Mapping[str, Any], whole: Mapping[str, Any], mark: Mark
+) -> tuple[Mapping[str, Mark], Mapping[str, Mark]]:
     """The marks with the later time of leaves that were said to be as they are; the same objects if there are none.
 
-    Without this, a report that was late would win over a newer one that had found nothing to change.
+    Without this, a report that was late would win over a newer one that had found nothing to change. ``patch``: what of
+    the ``whole`` one is not superseded. A removal counts for all that is older, also where something newer stays.
     """
-    stated = leaves(patch)
     held = {
         pointer: known._replace(at=mark.at)
-        for pointer in stated
+        for pointer in leaves(patch)
         if (known := shadow.marks.get(pointer)) is not None and known.at < mark.at
     }
     absent = {
         pointer: mark
-        for pointer, value in stated.items()
+        for pointer, value in leaves(whole).items()
         if value is None
-        and pointer not in shadow.marks
+        and ((there := shadow.marks.get(pointer)) is None or there.at > mark.at)
         and ((gone := shadow.removed.get(pointer)) is None or gone.at < mark.at)
     }
     return (
@@ -152,9 +155,10 @@ def _confirmed(shadow: Shadow, patch: Mapping[str, Any], mark: Mark) -> tuple[Ma
 
 
 def _bounded(removed: dict[str, Mark], put: Mapping[str, Any]) -> dict[str, Mark]:
-    """What is remembered of removed leaves: the latest ones, and none that is there again."""
-    for pointer in put:
-        removed.pop(pointer, None)
+    """What is remembered of removed leaves: the latest ones, and none that has a value again."""
+    for pointer, value in put.items():
+        if value != {}:
+            removed.pop(pointer, None)
     if len(removed) > MAX_REMOVED or sum(map(len, removed)) > MAX_POINTER_BYTES // 4:
         room = MAX_POINTER_BYTES // 4
         kept: dict[str, Mark] = {}

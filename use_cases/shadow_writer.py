@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..entities.errors import Conflict, IotSphereError, RateLimited, RequestInvalid
+from ..entities.errors import DatabaseUnavailable, IotSphereError, RateLimited, RequestInvalid
 from ..entities.shadow import Answer, Shadow, ShadowKey, json_size
 from .ports.clock import Clock
 from .ports.database import Body, Collection, Database, Index, Outcome, Stored, Write
@@ -90,14 +90,19 @@ class ShadowWriter:
     async def __call__(self, key: ShadowKey, change: Change) -> Answer:
         """Carry out one change.
 
-        Raises what the change raises, RateLimited when too many wait, Conflict when others kept changing the shadow, and
-        Unavailable: then it may or may not have happened.
+        Raises what the change raises, RateLimited when too many wait, and Unavailable: then it may or may not have
+        happened.
         """
+        if self.waiting >= MAX_WAITING:
+            raise RateLimited("more changes of shadows wait than the database takes: send them again later, and slower")
         (job,) = self._submit(((key, change),))
         return await job.done
 
     async def many(self, changes: Sequence[tuple[ShadowKey, Change]]) -> list[Answer | IotSphereError]:
-        """Carry out changes, those of one shadow in their order. Returns for each its answer, or what it raised."""
+        """Carry out changes, those of one shadow in their order. Returns for each its answer, or what it raised.
+
+        For readers of the log and timers, which wait for one such call before they make the next.
+        """
         answers = await asyncio.gather(*(job.done for job in self._submit(changes)), return_exceptions=True)
         found: list[Answer | IotSphereError] = []
         for answer in answers:
@@ -107,8 +112,6 @@ class ShadowWriter:
         return found
 
     def _submit(self, changes: Iterable[tuple[ShadowKey, Change]]) -> list[_Job]:
-        if self.waiting >= MAX_WAITING:
-            raise RateLimited("more changes of shadows wait than the database takes: send them again later, and slower")
         loop = asyncio.get_running_loop()
         jobs: list[_Job] = []
         for key, change in changes:
@@ -218,7 +221,9 @@ class ShadowWriter:
         line = self._lines[plan.key]
         line.tries += 1
         if line.tries > MAX_TRIES:
-            self._answer(plan, Conflict(f"others keep changing the shadow {plan.key.text!a}: send it again later"))
+            self._answer(
+                plan, DatabaseUnavailable(f"others keep changing the shadow {plan.key.text!a}: send it again later")
+            )
             return
         line.stands = outcome.stands
         line.jobs.extendleft(job for job, _ in reversed(plan.jobs))

@@ -13,11 +13,11 @@ from typing import Final
 
 from ..entities.errors import IotSphereError, NotFound, Unavailable
 from ..entities.merge_patch import same
-from ..entities.shadow import Answer, Shadow, ShadowKey, shadow_key
+from ..entities.shadow import Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
 from ..entities.shadow_changes import DATABASE, Wanted, adopt, delete, deliver, desire, expire
 from ..entities.shadow_reports import Report, report
 from .ports.clock import Clock
-from .ports.database import Body, Database
+from .ports.database import Body, Database, Stored
 from .shadow_writer import SHADOWS, Change, ShadowFormat, ShadowWriter
 
 MAX_NAMED: Final = 100
@@ -88,13 +88,13 @@ class Shadows:
         count = 0
         page = await self._database.find(SHADOWS.name, "due", (), limit=EXPIRY_PAGE)
         while page:
-            due = [shadow_key(found.key) for found in page if found.body["due"] <= now]
+            due = [shadow_key(found.key) for found in page if found.body["due"] <= now and is_shadow_key(found.key)]
             answers = await self.writer.many([(key, expire) for key in due])
             for answer in answers:
                 if isinstance(answer, IotSphereError):
                     raise answer
                 count += answer.changed
-            if len(due) < len(page):
+            if page[-1].body["due"] > now:
                 break
             page = await self._database.find(SHADOWS.name, "due", (), after=page[-1], limit=EXPIRY_PAGE)
         return count
@@ -118,8 +118,7 @@ class Shadows:
         main = ShadowKey(domain, device)
         stored = await self._database.get(SHADOWS.name, main.text)
         named = await self._database.scan(SHADOWS.name, f"{main.text}/", limit=MAX_NAMED)
-        found = [self._form.read(shadow_key(one.key), one.body) for one in (*([stored] if stored else []), *named)]
-        return [shadow for shadow in found if shadow.exists]
+        return self._existing((*([stored] if stored else []), *named))
 
     async def page(self, domain: str, after: str = "", limit: int = 100) -> tuple[list[Shadow], str]:
         """Shadows of a domain in the order of their keys, and what to give as ``after`` for the next page ("": no more).
@@ -127,8 +126,11 @@ class Shadows:
         Raises Unavailable.
         """
         stored = await self._database.scan(SHADOWS.name, f"{domain}/", after, limit)
-        found = [self._form.read(shadow_key(one.key), one.body) for one in stored]
-        return [shadow for shadow in found if shadow.exists], stored[-1].key if len(stored) == limit else ""
+        return self._existing(stored), stored[-1].key if len(stored) == limit else ""
+
+    def _existing(self, stored: Sequence[Stored]) -> list[Shadow]:
+        found = [self._form.read(shadow_key(one.key), one.body) for one in stored if is_shadow_key(one.key)]
+        return [shadow for shadow in found if shadow.exists]
 
 
 def _desire(wanted: Wanted, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
@@ -168,9 +170,11 @@ def _adopt(was: Shadow | None, now: Shadow | None, shadow: Shadow, at: int) -> t
             after = adopt(was, shadow, at)
     elif now is not None and shadow.version == now.version:
         after = adopt(was, shadow, at)
+    elif now is not None and shadow.version == now.version + 1 and shadow.author == DATABASE:
+        after = shadow  # the change comes again, after a crash
     else:
         # Somebody has changed it since, without knowing what was written by hand: tell all of it again.
         after = adopt(shadow, shadow, at)
         if after.sequence == shadow.sequence and after.open_leaves():
             after = replace(after, sequence=after.sequence + 1)
-    return after, Answer(after.version, after.sequence, changed=True)
+    return after, Answer(after.version, after.sequence, changed=after is not shadow)

@@ -1,0 +1,107 @@
+"""Shadows over each database that a test machine has by itself, on a clock that tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from iotsphere.adapters.shadow_body import ShadowDocument, versions
+from iotsphere.adapters.shadow_keeping import ShadowKeeping
+from iotsphere.drivers.clock import ManualClock
+from iotsphere.drivers.memory.database import MemoryDatabase
+from iotsphere.drivers.sqlite.database import SqliteDatabase
+from iotsphere.entities.shadow import Shadow, ShadowKey
+from iotsphere.entities.shadow_changes import Wanted
+from iotsphere.entities.shadow_reports import Place, Report
+from iotsphere.use_cases.fleet import DEVICES, Fleet
+from iotsphere.use_cases.ports.database import Change, Database, Write
+from iotsphere.use_cases.shadow_history import HISTORY, ShadowHistory
+from iotsphere.use_cases.shadow_writer import SHADOWS
+from iotsphere.use_cases.shadows import Shadows
+
+DOMAIN = "iotsphere"
+KEY = ShadowKey(DOMAIN, "dev-s")
+KINDS = ("memory", "sqlite")
+END = f"{DOMAIN}/~end"
+
+
+def wanted(patch: dict[str, Any], **facts: Any) -> Wanted:
+    return Wanted(patch=patch, author=facts.pop("author", "ui"), **facts)
+
+
+def said(patch: dict[str, Any], at: int = 1_800_000_000_000, **facts: Any) -> Report:
+    return Report(patch=patch, at=at, received_at=at, author="dev-s", **facts)
+
+
+def place(offset: int, epoch: int = 1) -> Place:
+    return Place("shadow/0", epoch, offset)
+
+
+class House:
+    """A process's shadows. ``neighbour`` is another process on the same database."""
+
+    def __init__(self, database: Database, clock: ManualClock) -> None:
+        self.database = database
+        self.clock = clock
+        form = ShadowDocument()
+        self.shadows = Shadows(database, form, clock)
+        self.history = ShadowHistory(database, form)
+        self.fleet = Fleet(database, self.shadows)
+        self.told: list[Change] = []
+        self._token = ""
+
+    def neighbour(self) -> House:
+        return House(self.database, self.clock)
+
+    async def begin(self) -> None:
+        await self.database.ensure((SHADOWS, HISTORY, DEVICES))
+        self._token = await self.database.now()
+
+    async def catch_up(self, *, keep: bool = True) -> list[dict[str, Any]]:
+        """Read the new changes as the listener does, and return the versions in them; ``keep``: do what follows too."""
+        found: list[dict[str, Any]] = []
+        seen = len(self.told)
+        end = await self.database.put("shadows", Write(END, None, {"end": True}))
+        changes = self.database.changes(self._token)
+        async for change in changes:
+            self._token = change.token
+            if change.key == END and change.kind == "insert":
+                break
+            if change.key != END and change.kind != "quiet":
+                self.told.append(change)
+                if change.after is not None:
+                    found += versions(change.before, change.after)
+        await changes.aclose()
+        await self.database.put("shadows", Write(END, end, None))
+        if keep:
+            await ShadowKeeping(self.database, self.shadows, self.clock)(self.told[seen:])
+        return found
+
+    async def register(self, device: str, **labels: str) -> None:
+        body = {"schema": 1, "domain": DOMAIN, "device": device, "labels": labels, "createdAt": 1}
+        await self.database.put("devices", Write(f"{DOMAIN}/{device}", None, body))
+
+    async def by_hand(self, key: ShadowKey, **fields: Any) -> None:
+        """Write as somebody with the tools of the database does."""
+        before = await self.database.get("shadows", key.text)
+        body = {**({} if before is None else before.body), **fields}
+        await self.database.put("shadows", Write(key.text, before, body))
+
+    async def shadow(self, key: ShadowKey = KEY) -> Shadow:
+        return await self.shadows.get(key)
+
+
+@asynccontextmanager
+async def open_house(kind: str, folder: Path) -> AsyncIterator[House]:
+    clock = ManualClock()
+    async with AsyncExitStack() as stack:
+        database: Database
+        if kind == "memory":
+            database = MemoryDatabase(clock)
+        else:
+            database = await stack.enter_async_context(SqliteDatabase(folder / "state.db", clock))
+        house = House(database, clock)
+        await house.begin()
+        yield house
