@@ -99,6 +99,7 @@ def parse_grant(text: str, *, domain: str, name: str = "") -> Grant:
 DEVICE_GRANTS: Final = (
     "publish:{domain}/devices/{device_id}/telemetry/#",
     "publish:{domain}/devices/{device_id}/shadow/reported",
+    "publish:{domain}/devices/{device_id}/shadow/+/reported",
     "publish:{domain}/devices/{device_id}/commands/response",
     "subscribe:{domain}/devices/{device_id}/#",
 )
