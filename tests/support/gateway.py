@@ -39,8 +39,8 @@ class Gateway:
     """One gateway on a data folder: any free ports at the first start, the same ports again after a restart.
 
     ``log``: the URL of the log, as `--log` takes it. ``settings``: further `IOTSPHERE_*` variables, without the prefix.
-    The attributes ``mqtt`` (host, port), ``websocket``, ``http`` (URLs) and ``token`` (an operator's) are known once
-    ``start`` returned.
+    The attributes ``mqtt`` (host, port), ``websocket``, ``http`` (URLs), ``token`` (an operator's) and ``endpoints`` (by
+    name) are known once ``start`` returned.
     """
 
     def __init__(self, data: Path, *, log: str = "sqlite", settings: Mapping[str, object] | None = None) -> None:
@@ -51,6 +51,7 @@ class Gateway:
         self.websocket = ""
         self.http = ""
         self.token = ""
+        self.endpoints: dict[str, str] = {}
         self._doors = {"--mqtt": "127.0.0.1:0", "--websocket": "127.0.0.1:0", "--http": "127.0.0.1:0"}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_path = data.with_name(data.name + ".gateway.log")
@@ -113,7 +114,7 @@ class Gateway:
                 await self.kill()
                 raise GatewayFailed(f"the gateway was not ready within {READY_WITHIN:.0f} s:\n{self.tail()}")
             await asyncio.sleep(POLL)
-        ready = json.loads(line)
+        ready = self.endpoints = json.loads(line)
         host, _, port = ready["mqtt"].rpartition(":")
         self.mqtt = (host, int(port))
         self.websocket, self.http, self.token = ready["websocket"], ready["http"], ready["token"]
