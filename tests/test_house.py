@@ -29,7 +29,7 @@ PUBLIC_NAMES = {
     "use_cases": ("MessagePublishUseCase", "MessageSubscriptionUseCase", "MessageFlowControlUseCase"),
     "adapters": ("MessageBrokerAdapter", "ClientDeliveryAdapter"),
     "drivers": ("RedisMessagingDriver",),
-    "gateways": ("WebSocketGateway", "MqttGateway"),
+    "gateways": ("WebSocketGateway", "MqttGateway", "MqttBridge"),
 }
 # asyncio is allowed everywhere; its sockets, pipes and processes are I/O all the same.
 IO_NAMES = frozenset(
