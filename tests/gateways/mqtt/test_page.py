@@ -21,8 +21,9 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_every_statement_has_a_test() -> None:
-    tables = re.findall(r"\| statement \| test \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE.read_text())
-    assert len(tables) == 7
+    text = PAGE.read_text()
+    tables = re.findall(r"\| statement \| test \|\n\|---\|---\|\n((?:\|.*\n)+)", text)
+    assert len(tables) == text.count("| statement |") >= 7
     for row in (row for table in tables for row in table.splitlines()):
         assert "`test_" in row.rsplit("|", 2)[1], row
 
