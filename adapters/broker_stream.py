@@ -16,7 +16,7 @@ from ..entities.errors import IotSphereError, MessagesMissed
 from ..entities.message import Message, Metadata
 from ..entities.position import Gap, Partition
 from .broker_requests import Answer
-from .envelope import WIRE_NAMES
+from .envelope import WIRE_NAMES, pairs_of
 
 T = TypeVar("T")
 OnGap = Callable[[Gap], None]
@@ -282,6 +282,8 @@ class DeliveryStream(Stream[Delivery]):
 def message_of(document: Answer) -> Message:
     """The message of a parsed envelope."""
     fields = {WIRE_NAMES[key]: value for key, value in document["metadata"].items() if key in WIRE_NAMES}
+    if "properties" in fields:
+        fields["properties"] = pairs_of(fields["properties"])
     return Message(Metadata(**fields), orjson.dumps(document["payload"]))
 
 

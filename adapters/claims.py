@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from ..entities.errors import MessageRefused
 from ..entities.message import MESSAGE_TYPES
 from .envelope import WIRE_NAMES
+from .extras import KEYS as EXTRAS
+from .extras import encode_extras, read_extras
 from .message_id import is_message_id
 from .payload import decoder_of
 from .timestamps import Reading, read_time
@@ -20,6 +22,8 @@ _QUALITY: Final = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
 class Claims(NamedTuple):
     """The usable part of what a sender states about its message; None where it says nothing. ``expires_at``: ms, 0 = never.
 
+    ``extra``: members of the metadata for its receivers alone, as ``encode_extras`` writes them.
+
     ``source`` and ``receivedAt`` are not here: who sent it, and when it came, the gateway knows better.
     """
 
@@ -31,6 +35,10 @@ class Claims(NamedTuple):
     expires_at: int = 0
     traceparent: str | None = None
     quality: str | None = None
+    extra: bytes = b""
+
+
+NOTHING_CLAIMED: Final = Claims()
 
 
 def read_claims(metadata: object, topic: str) -> Claims:
@@ -59,7 +67,7 @@ def read_claims(metadata: object, topic: str) -> Claims:
     if content_type is not None:
         decoder_of(content_type)
     traceparent = _text(metadata, "traceparent")
-    if traceparent is not None and _TRACEPARENT.match(traceparent) is None:
+    if traceparent is not None and not is_traceparent(traceparent):
         raise schema_violation("metadata.traceparent must follow W3C Trace Context")
     quality = _text(metadata, "quality")
     if quality is not None and _QUALITY.match(quality) is None:
@@ -75,6 +83,22 @@ def read_claims(metadata: object, topic: str) -> Claims:
         0 if expires is None else max(expires.time, 1),
         traceparent,
         quality,
+        _extra(metadata),
+    )
+
+
+def joined(claims: Claims, given: Claims) -> Claims:
+    """What an envelope states, completed by what its transport says."""
+    if given == NOTHING_CLAIMED:
+        return claims
+    expiries = [time for time in (claims.expires_at, given.expires_at) if time]
+    return claims._replace(
+        message_id=claims.message_id or given.message_id,
+        correlation_id=claims.correlation_id or given.correlation_id,
+        content_type=claims.content_type or given.content_type,
+        traceparent=claims.traceparent or given.traceparent,
+        extra=claims.extra or given.extra,
+        expires_at=min(expiries, default=0),
     )
 
 
@@ -82,6 +106,11 @@ def stated_id(metadata: object) -> str | None:
     """The message id of an envelope that may be wrong otherwise; None when there is no proper one."""
     found = metadata.get("messageId") if isinstance(metadata, dict) else None
     return found if isinstance(found, str) and is_message_id(found) else None
+
+
+def is_traceparent(text: str) -> bool:
+    """Tell whether the text has the form of W3C Trace Context's ``traceparent``."""
+    return _TRACEPARENT.match(text) is not None
 
 
 def check_id(text: str | None, name: str) -> str | None:
@@ -94,6 +123,15 @@ def check_id(text: str | None, name: str) -> str | None:
 def schema_violation(why: str) -> MessageRefused:
     """The error for an envelope that breaks its schema."""
     return MessageRefused(f"the envelope does not fit its schema: {why}", code="schema_violation")
+
+
+def _extra(metadata: dict[str, object]) -> bytes:
+    if metadata.keys().isdisjoint(EXTRAS):
+        return b""
+    try:
+        return encode_extras(read_extras(metadata))
+    except ValueError as error:
+        raise schema_violation(f"metadata.{error}") from error
 
 
 def _text(metadata: dict[str, object], key: str) -> str | None:

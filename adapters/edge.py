@@ -20,7 +20,7 @@ from ..entities.principal import Principal
 from ..entities.topic import Topic, parse_topic
 from ..use_cases.ports.clock import Clock
 from . import dead_letter as letters
-from .claims import Claims, check_id, read_claims, stated_id
+from .claims import NOTHING_CLAIMED, Claims, check_id, joined, read_claims, stated_id
 from .message_id import MessageIds, derived, is_message_id
 from .payload import Payload, decoder_of, of_value, read_quickly, too_large
 from .timestamps import (
@@ -47,7 +47,6 @@ _TIMESTAMP: Final = b'","timestamp":"'
 _SEAM: Final = b'},"payload":'
 _STAMPED_SEAMS: Final = {None: b'"},"payload":', TZ_ASSUMED: b'","quality":"tz_assumed"},"payload":'}
 _MESSAGE_TYPES: Final = {"request": "command", "response": "response", "notifications": "notification"}
-_NOTHING_CLAIMED: Final = Claims()
 
 
 class Route(NamedTuple):
@@ -99,11 +98,13 @@ class Edge:
         expires_at: int = 0,
         correlation_id: str | None = None,
         content_type: str | None = None,
+        traceparent: str | None = None,
+        extra: bytes = b"",
     ) -> Record:
         """Make a record of a payload, plain or a whole envelope. Times are ms since 1970; ``expires_at`` 0 = never.
 
-        What an envelope states itself wins over ``message_id``, ``correlation_id`` and ``content_type``; of two
-        expiries the earlier one holds. Raises MessageRefused with a dead-letter reason as ``code``.
+        What an envelope states itself wins over what its transport says; of two expiries the earlier one holds.
+        ``extra``: as ``encode_extras`` writes it. Raises MessageRefused with a dead-letter reason as ``code``.
         """
         try:
             if len(payload) > MAX_PAYLOAD_BYTES:
@@ -113,12 +114,14 @@ class Edge:
             if len(text) > MAX_PAYLOAD_BYTES:
                 raise too_large(len(text))
             enveloped = "metadata" in value and "payload" in value and len(value) == 2
-            if enveloped or message_id or expires_at or correlation_id or content_type:
+            if enveloped or message_id or expires_at or correlation_id or content_type or traceparent or extra:
                 given = Claims(
                     message_id=check_id(message_id, "the message id"),
                     expires_at=within_years(expires_at) if expires_at else 0,
                     correlation_id=check_id(correlation_id, "the correlation id"),
                     content_type=content_type,
+                    traceparent=traceparent,
+                    extra=extra,
                 )
                 if enveloped:
                     return self._admit_envelope(route, value, received_at, given, retain=retain)
@@ -135,7 +138,7 @@ class Edge:
             time = stamp.timestamp
             if time == received_at and stamp.quality is not None:
                 content = Payload(value, text)
-                return self._compose(route, content, received_at, stamp, _NOTHING_CLAIMED, retain=retain)
+                return self._compose(route, content, received_at, stamp, NOTHING_CLAIMED, retain=retain)
             if time != received_at:
                 plain = b"".join((route.stamped, iso_bytes(received_at), _STAMPED_SEAMS[stamp.quality]))
         minted = self._mint(received_at)
@@ -169,7 +172,7 @@ class Edge:
             attempts=attempts,
         )
         route = self._route(parse_topic(f"{principal.domain}/system/dead-letters"), _SOURCE)
-        claims = _NOTHING_CLAIMED
+        claims = NOTHING_CLAIMED
         if letter.message_id is not None:
             facts = "\n".join((principal.identity, letter.topic, letter.message_id, letter.sha256))
             claims = Claims(message_id=derived(sha256(facts.encode("utf-8", "backslashreplace")).digest()[:16]))
@@ -198,7 +201,7 @@ class Edge:
     ) -> Record:
         metadata = value["metadata"]
         try:
-            claims = _joined(read_claims(metadata, route.topic.text), given)
+            claims = joined(read_claims(metadata, route.topic.text), given)
             stamp = Stamp(received_at) if claims.time is None else judge(claims.time, received_at)
             return self._compose(route, of_value(value["payload"]), received_at, stamp, claims, retain=retain)
         except MessageRefused as error:
@@ -231,7 +234,7 @@ class Edge:
         quality = stamp.quality or claims.quality
         if quality:
             parts.append(b',"quality":"%b"' % quality.encode())
-        parts += (_SEAM, content.canonical, b"}")
+        parts += (claims.extra, _SEAM, content.canonical, b"}")
         return Record(
             route.partition,
             route.topic.text,
@@ -253,19 +256,6 @@ def _message_type(topic: Topic) -> str:
 @lru_cache(maxsize=8)
 def _tail(message_type: str) -> bytes:
     return f',"messageType":"{message_type}","version":"{VERSION}"'.encode()
-
-
-def _joined(claims: Claims, given: Claims) -> Claims:
-    """What an envelope states, completed by what its transport says."""
-    if given == _NOTHING_CLAIMED:
-        return claims
-    expiries = [time for time in (claims.expires_at, given.expires_at) if time]
-    return claims._replace(
-        message_id=claims.message_id or given.message_id,
-        correlation_id=claims.correlation_id or given.correlation_id,
-        content_type=claims.content_type or given.content_type,
-        expires_at=min(expiries, default=0),
-    )
 
 
 def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from ..entities.errors import MessageRefused
 from ..entities.message import Message, Metadata
+from .extras import read_extras
 
 _HEAD: Final = b'{"metadata":'
 # The first occurrence is the real one: inside a JSON text the quote would be escaped, and metadata is flat.
@@ -28,6 +29,9 @@ WIRE_NAMES: Final[Mapping[str, str]] = {
     "expiresAt": "expires_at",
     "traceparent": "traceparent",
     "quality": "quality",
+    "responseTopic": "response_topic",
+    "correlationData": "correlation_data",
+    "properties": "properties",
 }
 _REQUIRED: Final = ("messageId", "timestamp", "topic", "source", "messageType", "version")
 
@@ -41,7 +45,7 @@ MAX_BROWSER_INTEGER: Final = 2**53
 def encode(message: Message) -> bytes:
     """The envelope of a message. ``correlationId`` is always there; the other optional keys only where they are set."""
     metadata = message.metadata
-    fields: dict[str, str | None] = {
+    fields: dict[str, object] = {
         "messageId": metadata.message_id,
         "timestamp": metadata.timestamp,
         "topic": metadata.topic,
@@ -56,6 +60,9 @@ def encode(message: Message) -> bytes:
         "expiresAt": metadata.expires_at,
         "traceparent": metadata.traceparent,
         "quality": metadata.quality,
+        "responseTopic": metadata.response_topic,
+        "correlationData": metadata.correlation_data,
+        "properties": metadata.properties or None,
     }
     fields.update((wire, value) for wire, value in optional.items() if value is not None)
     return b"".join((_HEAD, orjson.dumps(fields), b',"payload":', message.payload, b"}"))
@@ -73,12 +80,14 @@ def decode(body: bytes) -> Message:
         fields = orjson.loads(body[len(_HEAD) : seam + 1])
     except orjson.JSONDecodeError as error:
         raise _foreign("its metadata is no JSON") from error
-    known: dict[str, str] = {}
+    known: dict[str, Any] = {}
     for wire, value in fields.items():
         name = WIRE_NAMES.get(wire)
         if name is None:
             raise _foreign(f"its metadata has an unknown key {wire[:40]!a}")
-        if isinstance(value, str):
+        if wire == "properties":
+            known[name] = pairs_of(value)
+        elif isinstance(value, str):
             known[name] = value
         elif value is not None:
             raise _foreign(f"its {wire} is no text")
@@ -86,6 +95,14 @@ def decode(body: bytes) -> Message:
         if WIRE_NAMES[wire] not in known:
             raise _foreign(f"its {wire} is missing")
     return Message(Metadata(**known), body[seam + len(_SEAM) : -1])
+
+
+def pairs_of(value: Any) -> tuple[tuple[str, str], ...]:
+    """The pairs of ``properties``. Raises MessageRefused as ``decode`` does."""
+    try:
+        return read_extras({"properties": value}).properties
+    except ValueError as error:
+        raise _foreign(f"its {error}") from error
 
 
 def payload_of(body: bytes) -> bytes:

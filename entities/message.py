@@ -18,7 +18,10 @@ MAX_SAMPLES: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What is known of a message. Times are ISO-8601 texts in UTC with milliseconds."""
+    """What is known of a message. Times are ISO-8601 texts in UTC with milliseconds, ``correlation_data`` is base64.
+
+    ``properties``: (name, text) pairs of the sender's own; a name may come twice.
+    """
 
     message_id: str
     timestamp: str
@@ -32,6 +35,9 @@ class Metadata:
     expires_at: str | None = None
     traceparent: str | None = None
     quality: str | None = None
+    response_topic: str | None = None
+    correlation_data: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

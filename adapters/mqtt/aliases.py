@@ -40,7 +40,7 @@ class AliasesOut:
     """The server's aliases: the first ``maximum`` topics that come a second time get one each."""
 
     def __init__(self, maximum: int) -> None:
-        self._left = min(maximum, MOST)
+        self._free = list(range(min(maximum, MOST), 0, -1))
         self._aliases: dict[str, int] = {}
         self._seen: set[str] = set()
 
@@ -49,14 +49,17 @@ class AliasesOut:
         alias = self._aliases.get(topic)
         if alias is not None:
             return alias, True
-        if not self._left:
+        if not self._free:
             return 0, False
         if topic not in self._seen:
             if len(self._seen) >= _REMEMBERED:
                 self._seen.clear()
             self._seen.add(topic)
             return 0, False
-        self._left -= 1
         self._seen.discard(topic)
-        alias = self._aliases[topic] = len(self._aliases) + 1
+        alias = self._aliases[topic] = self._free.pop()
         return alias, False
+
+    def forget(self, topic: str) -> None:
+        """The packet that would have told the client of a new alias does not leave."""
+        self._free.append(self._aliases.pop(topic))

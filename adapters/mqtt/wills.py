@@ -12,7 +12,7 @@ from ..edge import Edge
 from ..message_id import MessageIds
 from . import packets as p
 from .properties import NONE, WILL, decode_properties, encode_properties
-from .stated import stated
+from .stated import MESSAGE_ID, check_format, stated
 
 _IDS = MessageIds()
 
@@ -28,7 +28,7 @@ def will_of(principal: Principal, will: p.Will, expiry: int, now: int) -> Will:
         will.payload,
         will.qos << 1 | will.retain,
         encode_properties(will.properties),
-        stated(will.properties, now).message_id or _IDS.mint(now),
+        will.properties.user_property(MESSAGE_ID) or _IDS.mint(now),
         will.properties.will_delay_interval or 0,
         expiry,
     )
@@ -49,6 +49,7 @@ def will_records(edge: Edge, will: Will, now: int) -> list[Record]:
         if not will.payload:
             taken = Record(route.partition, route.topic.text, will.message_id, b"", now, 0, True)
             return [taken] if retain else []
+        check_format(properties, will.payload)
         says = stated(properties, now)
         return [
             edge.admit(
@@ -60,6 +61,8 @@ def will_records(edge: Edge, will: Will, now: int) -> list[Record]:
                 expires_at=says.expires_at,
                 correlation_id=says.correlation_id,
                 content_type=says.content_type,
+                traceparent=says.traceparent,
+                extra=says.extra,
             )
         ]
     except IotSphereError as error:

@@ -15,7 +15,7 @@ from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.refusals import is_denial, publish_reason
 from ...adapters.mqtt.session import Session
-from ...adapters.mqtt.stated import MESSAGE_ID, stated
+from ...adapters.mqtt.stated import MESSAGE_ID, check_format, stated
 from ...adapters.notices import oversized_letter, refusal_record
 from ...entities.dead_letter import REASONS
 from ...entities.errors import IotSphereError, MessageRefused
@@ -172,6 +172,7 @@ class MqttIntake:
             batch.size += len(payload)
 
     def _admit(self, route: Route, packet: p.Publish, now: int) -> Record:
+        check_format(packet.properties, packet.payload)
         says = stated(packet.properties, now)
         message_id = says.message_id
         if message_id is None and packet.flags & QOS_2:
@@ -185,6 +186,8 @@ class MqttIntake:
             expires_at=says.expires_at,
             correlation_id=says.correlation_id,
             content_type=says.content_type,
+            traceparent=says.traceparent,
+            extra=says.extra,
         )
 
     def record_of(self, packet: p.Publish | p.Oversized) -> Record | None:

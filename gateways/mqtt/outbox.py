@@ -54,7 +54,7 @@ class MqttOutbox:
         self._limit = door.limits.outbox_bytes
         self._counts = door.counts
         self._flush = flush
-        self._parts = Parts(session.version, self._clock, playground)
+        self._parts = Parts(session, self._clock, playground)
         self._queue: deque[tuple[Entry, Batch, int]] = deque()
         self._first: deque[Ahead] = deque()
         self._bytes = 0
