@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import httpx
 import pytest
 
 from tests.support.gateway import Credential, Gateway
@@ -19,8 +20,8 @@ from .paho_library import PahoLibrary
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-QOS = (0, 1)
-COUNT = 40
+QOS = (0, 1, 2)
+COUNT = 12
 _names = itertools.count(1)
 
 
@@ -30,14 +31,23 @@ class Kind:
 
     make: Callable[[Login], Library]
     version: int
+    websocket: bool = False
 
     def client(self, gateway: Gateway, who: Credential, client_id: str = "") -> Library:
         host, port = gateway.mqtt
-        return self.make(Login(host, port, who.username, who.password, self.version, client_id or who.device_id))
+        if self.websocket:
+            door = httpx.URL(gateway.websocket)
+            host, port = door.host, door.port or 80
+        names = who.username, who.password
+        return self.make(Login(host, port, *names, self.version, client_id or who.device_id, self.websocket))
 
 
 KINDS = [
-    pytest.param(Kind(make, version), id=f"{make.__name__.removesuffix('Library').lower()}-{version}")
+    pytest.param(
+        Kind(make, version, websocket),
+        id=f"{make.__name__.removesuffix('Library').lower()}-{version}{'-websocket' if websocket else ''}",
+    )
+    for websocket in (False, True)
     for make in (PahoLibrary, AiomqttLibrary, MqttjsLibrary)
     for version in (4, 5)
 ]
@@ -150,9 +160,10 @@ async def test_is_refused_a_foreign_filter(gateway: Gateway, kind: Kind) -> None
         assert await client.subscribe(device.telemetry, 1) == 1  # it goes on with what it may
 
 
-# aiomqtt is left out with MQTT 5: its publish returns as if all were well, whatever reason the PUBACK carries.
+# aiomqtt is left out: its publish returns as if all were well, whatever reason the PUBACK carries, and sits out its
+# whole timeout when the connection ends instead.
 @pytest.mark.parametrize("qos", [qos for qos in QOS if qos])
-@pytest.mark.parametrize("kind", [each for each in KINDS if each.id != "aiomqtt-5"])
+@pytest.mark.parametrize("kind", [each for each in KINDS if not str(each.id).startswith("aiomqtt")])
 async def test_is_refused_a_foreign_topic(gateway: Gateway, kind: Kind, qos: int) -> None:
     device = await new_device(gateway)
     async with kind.client(gateway, device.credential) as client:
@@ -160,5 +171,6 @@ async def test_is_refused_a_foreign_topic(gateway: Gateway, kind: Kind, qos: int
         with pytest.raises(Refused if kind.version == 5 else Lost) as error:
             await client.publish("iotsphere/devices/other/telemetry", b"1", qos)
         if isinstance(error.value, Refused):
-            assert error.value.code == 0x87
+            # Paho goes on with PUBREL after a PUBREC that refuses, and then reports the PUBCOMP: no such packet id.
+            assert error.value.code == (0x92 if kind.make is PahoLibrary and qos == 2 else 0x87)
             await client.publish(device.telemetry, b"2", qos)

@@ -14,7 +14,7 @@ from tests.support.servers import binary, environment
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 VERSIONS = ("mqttv311", "mqttv5")
-QOS = (0, 1)
+QOS = (0, 1, 2)
 _names = itertools.count(1)
 
 
@@ -44,7 +44,7 @@ def login(gateway: Gateway, who: Credential, version: str) -> tuple[str, ...]:
 async def test_lines_are_published_and_a_kept_session_gets_them(gateway: Gateway, version: str, qos: int) -> None:
     who, topic = await new_device(gateway)
     words = login(gateway, who, version)
-    kept = (*words, "-i", "keeper", "-c", "-q", "1", "-t", topic)
+    kept = (*words, "-i", "keeper", "-c", "-q", "2", "-t", topic)
     kept += ("-x", "600") if version == "mqttv5" else ()
     assert await run("mosquitto_sub", *kept, "-E") == (0, "")
     lines = b"".join(b"%d\n" % number for number in range(20))
