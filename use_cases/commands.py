@@ -26,7 +26,7 @@ COMMANDS: Final = Collection(
         Index("outstanding", ("domain", "device", "outstanding", "order")),
         Index("by_device", ("domain", "device", "createdAt")),
         Index("due", ("open", "due")),
-        Index("rollout", ("rollout", "state")),
+        Index("rollout", ("rollout", "state", "id")),
     ),
     watched=True,
     expires="removeAt",

@@ -77,8 +77,9 @@ class DeviceRequest(Request):
     """A device to admit."""
 
     device_id: Text
+    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
 
-    example: ClassVar[dict[str, Any]] = {"device_id": "pump-7"}
+    example: ClassVar[dict[str, Any]] = {"device_id": "pump-7", "labels": {"site": "north"}}
 
 
 class CredentialBody(Model):

@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from ...adapters import strict_json
+from ...adapters.client_fleet import ClientFleet
 from ...adapters.client_state import ClientState
 from ...adapters.http.publishing import HttpPublishing
 from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid, Unauthenticated
@@ -55,6 +56,7 @@ class HttpUseCases:
     log: MessageLog
     cursor_key: bytes
     state: ClientState | None = None
+    fleet: ClientFleet | None = None
     measures: Sequence[Measure] = field(default=())
     checks: Sequence[Callable[[], Awaitable[None]]] = field(default=())
 

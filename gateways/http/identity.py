@@ -18,6 +18,7 @@ from ...adapters.http.models_admin import (
     TokenRequest,
 )
 from ...adapters.timestamps import iso
+from ...use_cases.roster import check_labels
 from .access import OPERATORS, Caller, RuledRoute, Use, allow, answers
 
 router = APIRouter(prefix="/api/v1", tags=["devices and tokens"], route_class=RuledRoute)
@@ -38,7 +39,10 @@ DeviceId = Annotated[str, Path(max_length=512, examples=["pump-7"])]
 @allow(OPERATORS)
 async def register(body: DeviceRequest, use: Use, caller: Caller) -> CredentialBody:
     """Into the caller's domain. The gateway makes the password and keeps a keyed hash of it only."""
+    check_labels(body.labels)
     made = await use.devices.register(caller.domain, body.device_id)
+    if use.fleet is not None:
+        await use.fleet.label(caller, made.device_id, body.labels)
     return CredentialBody(device_id=made.device_id, username=made.username, password=made.password)
 
 
@@ -62,6 +66,8 @@ async def devices(query: Annotated[DevicesQuery, Query()], use: Use, caller: Cal
 async def remove(device_id: DeviceId, use: Use, caller: Caller) -> Response:
     """Its connections end within seconds, its tokens at once."""
     await use.devices.remove(caller.domain, device_id)
+    if use.fleet is not None:
+        await use.fleet.forget(caller, device_id)
     return Response(status_code=204)
 
 

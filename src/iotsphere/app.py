@@ -158,6 +158,7 @@ class App:
                 for processor in state.processors:
                     self._watch(processor.name, processor)
                 self._watch("timers", state.timers.run)
+                self._watch("roster", state.roster.run)
             case _:
                 await self._open_door(role)
         if role in ("ingress", "websocket") and "device care" not in {task.get_name() for task in self._tasks}:

@@ -103,6 +103,7 @@ def http_door(box: Any) -> Any:
         log=box.log(),
         cursor_key=box.secrets().cursor,
         state=box.client_state(),
+        fleet=box.state().fleet,
         measures=(*box.measures(), *box.tls_measures(), *bridge_measures(box.running_bridges())),
         checks=box.readiness(),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from ..adapters.client_fleet import ClientFleet
 from ..adapters.client_state import ClientState, StateUseCases
 from ..adapters.command_messages import CommandMessages
 from ..adapters.database_changes import DatabaseChangeAdapter
@@ -23,11 +24,14 @@ from ..settings import Settings
 from ..use_cases.commands import COMMANDS, Commands
 from ..use_cases.device_care import DeviceCare
 from ..use_cases.devices import Devices
-from ..use_cases.fact_lane import LaneTools
+from ..use_cases.fact_tools import LaneTools
+from ..use_cases.fleet import DEVICES, Fleet
 from ..use_cases.ports.clock import Clock
 from ..use_cases.processor import Processor
 from ..use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
 from ..use_cases.publish import MessagePublishUseCase
+from ..use_cases.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
+from ..use_cases.roster import Roster
 from ..use_cases.shadow_history import HISTORY, ShadowHistory
 from ..use_cases.shadow_writer import SHADOWS
 from ..use_cases.shadows import Shadows
@@ -35,7 +39,7 @@ from ..use_cases.timers import Timers
 from ..use_cases.users import NOTIFICATIONS, PREFERENCES, Notifications, Preferences
 
 TOLD: Final = (SHADOWS, COMMANDS, NOTIFICATIONS, PREFERENCES)
-COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS)
+COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS, DEVICES, ROLLOUTS, TARGETS)
 
 
 def kind_of(settings: Settings) -> str:
@@ -113,7 +117,11 @@ class State:
             Processor(tools, "commands", "commands", CommandFacts(self.commands, messages, self.shadows)),
             Processor(tools, "notifications", "users", NotificationFacts(self.notifications)),
         )
-        self.timers = Timers(self.commands.tend, self.shadows.expire)
+        reach = Reach(Fleet(database, self.shadows), self.commands, self.shadows)
+        self.rollouts = Rollouts(database, reach, clock)
+        self.roster = Roster(database, ground.devices, log.domains(), clock)
+        self.fleet = ClientFleet(self.rollouts, self.roster, edge, clock)
+        self.timers = Timers(self.commands.tend, self.shadows.expire, self.rollouts.tend)
 
 
 async def _known(devices: Devices, domain: str, device: str) -> bool:

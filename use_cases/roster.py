@@ -1,0 +1,107 @@
+"""The roster: the registered devices with their labels, in the database, where fleets are selected.
+
+Credentials lie in the gateway's own documents. What is registered there and not on the roster yet is put there by
+``run``, so a device that was registered from the command line can be selected within a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ..entities.errors import Conflict, NotFound, RequestInvalid
+from .devices import Devices
+from .fleet import DEVICES
+from .ports.clock import Clock
+from .ports.database import Database, Write
+
+MAX_LABELS: Final = 50
+PAGE: Final = 500
+EVERY_S: Final = 60.0
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_VALUE: Final = re.compile(r"[ -~]{0,128}\Z")
+
+
+class Roster:
+    """Labels are texts by name; a label that becomes None is taken away."""
+
+    def __init__(self, database: Database, devices: Devices, domains: Sequence[str], clock: Clock) -> None:
+        self._database = database
+        self._devices = devices
+        self._domains = domains
+        self._clock = clock
+
+    async def keep(self, domain: str, device: str, labels: Mapping[str, str | None]) -> Mapping[str, str]:
+        """Put a registered device on the roster, or change its labels; returns them all.
+
+        Raises NotFound (not registered), RequestInvalid (a label out of bounds), Conflict and Unavailable.
+        """
+        check_labels(labels)
+        if await self._devices.known(domain, device) is None:
+            raise NotFound
+        key = f"{domain}/{device}"
+        stored = await self._database.get(DEVICES.name, key)
+        known: dict[str, str] = dict(stored.body["labels"]) if stored is not None else {}
+        known.update((name, value) for name, value in labels.items() if value is not None)
+        for name in [name for name, value in labels.items() if value is None]:
+            known.pop(name, None)
+        if len(known) > MAX_LABELS:
+            raise RequestInvalid(f"labels: a device has {MAX_LABELS} at most")
+        await self._database.put(DEVICES.name, Write(key, stored, self._body(domain, device, known)))
+        return known
+
+    async def drop(self, domain: str, device: str) -> None:
+        """Take a device off the roster."""
+        stored = await self._database.get(DEVICES.name, f"{domain}/{device}")
+        if stored is not None:
+            await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+
+    async def labels(self, domain: str, devices: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """The labels of devices by id; those that are not on the roster are left out."""
+        stored = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in devices])
+        return {key.partition("/")[2]: each.body["labels"] for key, each in stored.items()}
+
+    async def run(self) -> None:
+        """Keep the roster as the register is, for ever. Raises Unavailable."""
+        while True:
+            for domain in self._domains:
+                await self.catch_up(domain)
+            await asyncio.sleep(EVERY_S)
+
+    async def catch_up(self, domain: str) -> int:
+        """Put on the roster what is registered, and take off what is not. Returns how many differed."""
+        found = 0
+        after = ""
+        while page := await self._devices.list(domain, after, PAGE):
+            ids = [device.device_id for device in page]
+            known = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in ids])
+            missing = [device for device in ids if f"{domain}/{device}" not in known]
+            writes = [Write(f"{domain}/{device}", None, self._body(domain, device, {})) for device in missing]
+            await self._database.write(DEVICES.name, writes)
+            found += len(missing)
+            after = ids[-1]
+        after = f"{domain}/"
+        while rows := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
+            for stored in rows:
+                if await self._devices.known(domain, stored.key.partition("/")[2]) is None:
+                    try:
+                        await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+                    except Conflict:
+                        continue  # it is being changed: the next round sees to it
+                    found += 1
+            after = rows[-1].key
+        return found
+
+    def _body(self, domain: str, device: str, labels: Mapping[str, str]) -> dict[str, object]:
+        return {"schema": 1, "domain": domain, "device": device, "labels": dict(labels), "at": self._clock.now()}
+
+
+def check_labels(labels: Mapping[str, str | None]) -> None:
+    """Raise RequestInvalid for names and values that are none."""
+    for name, value in labels.items():
+        if not _NAME.match(name):
+            raise RequestInvalid(f"labels: {name[:40]!a} is no name; letters, digits, _ and - are, 64 at most")
+        if value is not None and not _VALUE.match(value):
+            raise RequestInvalid(f"labels: the value of {name} must be up to 128 printable ASCII characters")
