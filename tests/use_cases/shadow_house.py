@@ -45,9 +45,9 @@ class House:
     def __init__(self, database: Database, clock: ManualClock) -> None:
         self.database = database
         self.clock = clock
-        form = ShadowDocument()
-        self.shadows = Shadows(database, form, clock)
-        self.history = ShadowHistory(database, form)
+        self.form = ShadowDocument()
+        self.shadows = Shadows(database, self.form, clock)
+        self.history = ShadowHistory(database, self.form)
         self.fleet = Fleet(database, self.shadows)
         self.told: list[Change] = []
         self._token = ""
