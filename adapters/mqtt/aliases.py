@@ -44,14 +44,17 @@ class AliasesOut:
         self._aliases: dict[str, int] = {}
         self._seen: set[str] = set()
 
-    def of(self, topic: str) -> tuple[int, bool]:
-        """(alias, whether the client knows it already) for a message that is about to be sent; 0: none."""
+    def of(self, topic: str, at_once: bool = False) -> tuple[int, bool]:
+        """(alias, whether the client knows it already) for a message that is about to be sent; 0: none.
+
+        ``at_once``: give a topic an alias the first time that it comes.
+        """
         alias = self._aliases.get(topic)
         if alias is not None:
             return alias, True
         if not self._free:
             return 0, False
-        if topic not in self._seen:
+        if topic not in self._seen and not at_once:
             if len(self._seen) >= _REMEMBERED:
                 self._seen.clear()
             self._seen.add(topic)

@@ -121,7 +121,8 @@ class MqttFilters:
             return Reason.NOT_AUTHORIZED, error.message, None
         if not self._may(wanted):
             text = f"{text[:80]!a} is not open to {self._principal.name!a}; ask for a filter inside your grants"
-            return Reason.NOT_AUTHORIZED, text, None
+            guest = self._door.use.playground is not None  # has no grants to ask for, so it is told no reason
+            return Reason.UNSPECIFIED_ERROR if guest else Reason.NOT_AUTHORIZED, text, None
         known = text in self._outbox.plans.wanted or text in self._outbox.shares.wanted
         if count >= self._door.limits.filters and not known:
             return Reason.QUOTA_EXCEEDED, f"a client has at most {self._door.limits.filters} filters", None

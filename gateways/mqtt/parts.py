@@ -54,7 +54,7 @@ class Parts:
         aliases = self._outgoing.aliases
         if aliases is None:
             return self._parts(p.Publish(topic, body, 0, flags, properties))
-        alias, known = aliases.of(record.topic)
+        alias, known = aliases.of(record.topic, at_once=self._playground is not None)
         if alias:
             properties = replace(properties, topic_alias=alias)
             topic = b"" if known else topic

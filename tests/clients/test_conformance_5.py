@@ -237,7 +237,7 @@ async def test_an_alias_that_is_none_ends_the_connection(playground: Address, fi
         await peer.end()
 
 
-@pytest.mark.parametrize("most", [0])
+@pytest.mark.parametrize("most", [0, 1])
 async def test_the_gateway_uses_as_many_aliases_as_the_client_lets_it(
     playground: Address, topic: str, most: int
 ) -> None:
