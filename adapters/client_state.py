@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from ..entities.command import Command, derived_id
-from ..entities.errors import NotFound, RequestInvalid
+from ..entities.errors import Forbidden, NotFound, RequestInvalid
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey
 from ..entities.topic import action_on, is_device_id, is_shadow_name, is_user_id
@@ -197,9 +197,9 @@ class ClientState:
 
 
 def _require(who: Principal, action: str, topic: str) -> None:
-    """Not found and not allowed read the same."""
+    """Asked before anything is looked up, so a refusal tells nothing of what is there."""
     if not who.may(action, topic):
-        raise NotFound
+        raise Forbidden(f"{who.kind} {who.name!a} may not {action} on {topic!a}: ask for a grant")
 
 
 def _device(text: str) -> str:

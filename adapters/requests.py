@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import orjson
 
-from ..entities.errors import Forbidden, MessageRefused
+from ..entities.errors import Forbidden, MessageRefused, NotFound
 from ..entities.message import Message, Record
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey, shadow_of_topic
@@ -39,9 +39,10 @@ class RequestHandler(Protocol):
 
 
 class Requests:
-    """All request handlers behind one."""
+    """All request handlers behind one. ``known``: whether a device (domain, id) is registered."""
 
-    def __init__(self, *handlers: RequestHandler) -> None:
+    def __init__(self, known: Callable[[str, str], Awaitable[bool]], *handlers: RequestHandler) -> None:
+        self._known = known
         self._handlers = handlers
 
     def handles(self, topic: Topic) -> bool:
@@ -49,8 +50,10 @@ class Requests:
         return any(handler.handles(topic) for handler in self._handlers)
 
     async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:
-        """Carry a request out; returns what was decided."""
+        """Carry a request out; returns what was decided. Raises NotFound for a shadow of no registered device."""
         topic = parse_topic(record.topic)
+        if topic.channel == "shadow" and not await self._known(topic.domain, topic.key):
+            raise NotFound
         for handler in self._handlers:
             if handler.handles(topic):
                 return await handler(principal, record)

@@ -165,20 +165,29 @@ class HttpPublishing:
                 correlation_id=publication.correlation_id,
                 expires_at=publication.expires_at,
             )
-            if self._requests is not None and self._requests.handles(route.topic):
-                return Outcome(record, None, decided=await self._requests(principal, record))
         except (TopicInvalid, MessageRefused, Forbidden) as error:
-            error.facts.setdefault("message_id", publication.message_id)
-            letter = self._edge.dead_letter(principal, topic, publication.payload, now, error)
-            return Outcome(letter, None, error=error)
-        return Outcome(record, None)
+            return self._buried(principal, publication, now, error)
+        if self._requests is None or not self._requests.handles(route.topic):
+            return Outcome(record, None)
+        try:
+            return Outcome(record, None, decided=await self._requests(principal, record))
+        except MessageRefused as error:
+            return self._buried(principal, publication, now, error)
+        except IotSphereError as error:  # decided against: the caller is told, and nothing is kept
+            return Outcome(record, None, error=error, decided={})
+
+    def _buried(self, principal: Principal, publication: Publication, now: int, error: IotSphereError) -> Outcome:
+        error.facts.setdefault("message_id", publication.message_id)
+        letter = self._edge.dead_letter(principal, publication.topic, publication.payload, now, error)
+        return Outcome(letter, None, error=error)
 
 
 def outcome_facts(outcome: Outcome) -> dict[str, object]:
     """An outcome as JSON."""
     record = outcome.record
     if outcome.decided is not None:
-        return {"message_id": record.message_id, **outcome.decided}
+        told = outcome.decided if outcome.error is None else {"error": facts_of(outcome.error)}
+        return {"message_id": record.message_id, **told}
     if outcome.error is not None or outcome.position is None:
         return {"dead_letter": record.message_id, "error": facts_of(outcome.error or LogUnavailable("not appended"))}
     return {

@@ -24,7 +24,7 @@ class Door:
         self.gateway = HttpGateway(
             HttpUseCases(
                 authenticate=rooms.authenticate,
-                publishing=HttpPublishing(rooms.edge, rooms.publish, rooms.clock, rooms.rates),
+                publishing=HttpPublishing(rooms.edge, rooms.publish, rooms.clock, rooms.rates, rooms.state.requests),
                 history=rooms.history,
                 dead_letters=rooms.dead_letters,
                 devices=rooms.devices,
@@ -33,6 +33,8 @@ class Door:
                 trace=rooms.trace,
                 log=rooms.log,
                 cursor_key=CURSOR_KEY,
+                state=rooms.state.client,
+                fleet=rooms.state.fleet,
                 measures=(Measure("iotsphere_published", "Messages", lambda: rooms.publish.accepted),),
             ),
             limits,

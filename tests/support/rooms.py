@@ -11,6 +11,8 @@ from iotsphere.adapters.edge import Edge
 from iotsphere.adapters.poison import poison_letters
 from iotsphere.adapters.redrive import DeadLetterFormat
 from iotsphere.adapters.values import pack_values, unpack_values
+from iotsphere.containers.state import COLLECTIONS, Ground, State
+from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.drivers.memory.queue import MemoryWorkQueue
 from iotsphere.entities.channel import DEFAULT_CHANNELS
@@ -49,6 +51,13 @@ class Rooms(Identity):
         self.trace = Trace(self.log, self.dead_letters)
         self.bury = poison_letters(self.edge, clock)
         self.rates = RateLimit(Rate(), Rate())
+        self.database = MemoryDatabase(clock)
+
+    async def open_state(self) -> None:
+        """Make the collections, and what stands on them."""
+        await self.database.ensure(COLLECTIONS)
+        ground = Ground(self.database, self.edge, self.publish, self.devices, self.clock)
+        self.state = State(ground, self.log, self.documents)
 
     def record(self, topic: str, payload: object, principal: Principal | None = None) -> Record:
         """A message as it would pass the edge; bytes are sent as they are."""
@@ -93,5 +102,6 @@ async def open_rooms(domains: Sequence[str] = DOMAINS, log_class: type[MemoryLog
     for domain in domains:
         await rooms.log.ensure(domain, DEFAULT_CHANNELS)
     await rooms.feed.start()
+    await rooms.open_state()
     yield rooms
     await rooms.publish.close(1)

@@ -92,8 +92,9 @@ class State:
         self.commands = Commands(database, ground.publish, messages.request, partial(_known, ground.devices), clock)
         self.notifications = Notifications(database, clock)
         self.preferences = Preferences(database, clock)
+        known = partial(_known, ground.devices)
         self.requests = Requests(
-            ShadowRequests(self.shadows), CommandRequests(self.commands), PreferenceRequests(self.preferences)
+            known, ShadowRequests(self.shadows), CommandRequests(self.commands), PreferenceRequests(self.preferences)
         )
         self.client = ClientState(
             StateUseCases(
