@@ -107,6 +107,7 @@ class ShareGroup:
                 self.leave(seat, gone=True)
         async with self._turn:
             await self.leases.commit()
+            await self.leases.remember()
             self.leases.share_fairly()
             await self.leases.renew()
             await self._acquire()

@@ -38,6 +38,7 @@ class Lane:
 
     ``key_of`` gives a topic's key, or None when the filter does not select it. ``wake`` is called when the lane may have
     something to do. ``until``: ms; when the right to read ends. ``broken``: it has to be opened anew.
+    ``past``: what an earlier reader of the partition knew to be settled behind its start.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Lane:
         key_of: Callable[[str], str | None],
         wake: Callable[[Lane], None],
     ) -> None:
+        self.past: Marks | None = None
         self.partition = partition
         self.read = start
         self.until = 0
@@ -82,9 +84,12 @@ class Lane:
                 self._marks.lose(self._marks.end + 1, first.offset - 1)
         marks, lines = self._marks, self._lines
         told: dict[Seat, None] = {}
+        past = self.past
         for entry in piece.entries:
             key = self._key_of(entry.record.topic)
-            if key is None:
+            if past is not None and (mark := past.known(entry.position)) != OPEN:
+                marks.add(entry.position, mark)
+            elif key is None:
                 marks.add(entry.position, APPLIED)
             elif 0 < entry.record.expires_at <= now:
                 marks.add(entry.position, EXPIRED)
@@ -96,6 +101,8 @@ class Lane:
                 if not line.parked:
                     self._hand_out(line, entry, told)
         self.read = piece.end
+        if past is not None and piece.end.offset >= past.end:
+            self.past = None
         self._crew.tell(told)
 
     # -- reading again ------------------------------------------------------------------------------------------------
@@ -214,6 +221,10 @@ class Lane:
     def settled(self) -> tuple[Position, Tally] | None:
         """How far everything is settled, to be committed; None when that has not moved."""
         return self._marks.settled()
+
+    def scattered(self) -> bytes | None:
+        """What is settled beyond that, to be remembered; None when nothing is."""
+        return self._marks.stored() if self._marks.scattered() else None
 
     def committed(self, position: Position) -> None:
         """What ``settled`` said is durable."""

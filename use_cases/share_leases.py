@@ -17,9 +17,13 @@ from ..entities.errors import Fenced, LeaseHeld, RequestInvalid
 from ..entities.position import Partition, Position
 from .feed import Feed
 from .ports.clock import Clock
+from .ports.documents import Documents
 from .ports.message_log import Lease, MessageLog, Tally
 from .share_lane import Lane
+from .share_marks import Marks
 
+MARKS: Final = "share-marks"
+REMEMBER_EVERY_S: Final = 5.0
 SURPLUS_FOR: Final = 1_500
 GIVE_UP_WITHIN: Final = 5_000
 COOL_DOWN: Final = 2_000
@@ -31,6 +35,7 @@ class ShareTools:
     """What a group works with. ``owner``: this process, as leases name it. ``monotonic``: seconds. ``ttl``: ms."""
 
     log: MessageLog
+    documents: Documents
     feed: Feed
     clock: Clock
     owner: str
@@ -62,6 +67,8 @@ class ShareLeases:
         self._opened = opened
         self._dropped = dropped
         self._leases: dict[Lane, Lease] = {}
+        self._remembered: dict[Lane, float] = {}
+        self._stored: set[str] = set()
         self._surplus_since = 0
         self._closing_since = 0
         self._not_before: dict[Partition, int] = {}
@@ -149,7 +156,11 @@ class ShareLeases:
             if progress is None:
                 await self._tools.log.release(lease)
                 return
+            known = await self._tools.documents.get(MARKS, self._place(lease.partition))
             lane = self._opened(lease.partition, progress.position)
+            if known is not None:
+                lane.past = Marks.read(known.value)
+                self._stored.add(known.key)
             lane.fence = lease.fence
             self.lanes[lease.partition] = lane
         lane.until = lease.expires_at
@@ -160,10 +171,13 @@ class ShareLeases:
         lane.end()
         self.lanes.pop(lane.partition, None)
         self._leases.pop(lane, None)
+        self._remembered.pop(lane, None)
         self._dropped(lane)
 
     async def _let_go(self, lane: Lane) -> None:
         lease = self._leases.get(lane)
+        if not lane.broken:
+            await self._remember(lane)
         self._drop(lane)
         if lease is not None:
             await self._tools.log.release(lease)
@@ -185,6 +199,30 @@ class ShareLeases:
                     self._drop(lane)
         except RequestInvalid:  # the reader was removed by hand: its members are here, so it begins where they are
             await self._tools.log.register(self._reader, {lane.partition: at for lane, (at, _) in moved.items()})
+
+    async def remember(self) -> None:
+        """Make durable, every few seconds, what is settled behind a message that nobody acknowledges.
+
+        What else was settled than the committed position tells does not come again after a crash then. These are facts
+        that stay true, so they need no fence.
+        """
+        now = self._tools.monotonic()
+        for lane in list(self.lanes.values()):
+            if now - self._remembered.setdefault(lane, now) >= REMEMBER_EVERY_S:
+                self._remembered[lane] = now
+                await self._remember(lane)
+
+    async def _remember(self, lane: Lane) -> None:
+        place, stored = self._place(lane.partition), lane.scattered()
+        if stored is not None:
+            await self._tools.documents.put(MARKS, place, stored)
+            self._stored.add(place)
+        elif place in self._stored:
+            await self._tools.documents.delete(MARKS, place)
+            self._stored.discard(place)
+
+    def _place(self, partition: Partition) -> str:
+        return f"{self._reader}|{partition.channel}/{partition.number}"
 
     async def _commit(self, moved: dict[Lane, tuple[Position, Tally]]) -> None:
         progress = {lane.partition: settled for lane, settled in moved.items()}

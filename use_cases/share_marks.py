@@ -5,8 +5,10 @@ One byte a message, so that a group may go a million messages past one that nobo
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
+import zlib
+from typing import Final, Self
 
 from ..entities.position import Position
 from .ports.message_log import Tally
@@ -18,6 +20,7 @@ EXPIRED: Final = 3
 LOST: Final = 4
 
 _UNSETTLED: Final = re.compile(rb"[\x00\x01]")
+_SETTLED: Final = re.compile(rb"[^\x00\x01]")
 
 
 class Marks:
@@ -69,6 +72,33 @@ class Marks:
         """An offset as a position."""
         epochs = (epoch for first, epoch in reversed(self._epochs) if first <= offset)
         return Position(next(epochs, self._epochs[0][1]), offset)
+
+    def known(self, position: Position) -> int:
+        """The mark of a message that is settled here; OPEN for all others."""
+        index = position.offset - self._base - 1
+        if not 0 <= index < len(self._marks) or self.position(position.offset) != position:
+            return OPEN
+        return self._marks[index] if self._marks[index] > HELD else OPEN
+
+    def scattered(self) -> bool:
+        """Whether something is settled behind what is not, so that the committed position does not tell it."""
+        first = _UNSETTLED.search(self._marks)
+        return first is not None and _SETTLED.search(self._marks, first.end()) is not None
+
+    def stored(self) -> bytes:
+        """All of it as bytes."""
+        head = json.dumps({"base": self._base, "epochs": self._epochs}).encode()
+        return head + b"\n" + zlib.compress(self._marks, 1)
+
+    @classmethod
+    def read(cls, stored: bytes) -> Self:
+        """What ``stored`` wrote."""
+        head, _, body = stored.partition(b"\n")
+        facts = json.loads(head)
+        marks = cls(Position(0, facts["base"]))
+        marks._epochs = [(first, epoch) for first, epoch in facts["epochs"]]
+        marks._marks = bytearray(zlib.decompress(body))
+        return marks
 
     def restart(self, start: Position) -> None:
         """Go on behind ``start``, since the log was made anew. What was counted once is not counted again."""

@@ -18,6 +18,7 @@ from ..entities.share import READERS, Share
 from .ports.clock import Clock
 from .ports.documents import Document, Documents
 from .ports.message_log import MessageLog
+from .share_leases import MARKS
 
 GROUPS: Final = "shares"
 SEEKERS: Final = "share-seekers"
@@ -114,6 +115,10 @@ class ShareRegister:
 
     async def _forget(self, reader: str) -> None:
         await self._log.forget(reader)
+        found = await self._documents.scan(MARKS, f"{reader}|")
+        marks = {document.key: None for document in found if document.key.rpartition("|")[0] == reader}
+        if marks:
+            await self._documents.put_many(MARKS, marks)
         await self._documents.delete(GROUPS, reader)
 
     async def _put(self, reader: str, expected: int, *, gone: bool = False) -> None:

@@ -10,7 +10,7 @@ from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Gap, Partition, Position
 from iotsphere.use_cases.ports.message_log import Slice, Tally
 from iotsphere.use_cases.share_crew import SLOTS, Crew, Handout, Seat, slot_of
-from iotsphere.use_cases.share_lane import Lane
+from iotsphere.use_cases.share_lane import AHEAD, Lane
 from iotsphere.use_cases.share_marks import APPLIED, EXPIRED, HELD, OPEN, Marks
 
 PARTITION = Partition("iotsphere", "telemetry", 0)
@@ -209,6 +209,20 @@ def test_a_log_that_was_made_anew_is_read_from_where_it_begins() -> None:
     assert bench.lane.settled() == (Position(2, 5), Tally())  # it was counted in its earlier life
 
 
+def test_a_lane_goes_a_million_messages_past_one_that_is_not_settled_and_no_further() -> None:
+    bench = Bench()
+    one = bench.seat("one")
+    bench.say("a")
+    bench.step()
+    assert pulled(one) == [1]
+    bench.lane.take(Slice(PARTITION, [], Position(1, AHEAD), Gap(PARTITION, 2, AHEAD, "retention")), NOW)
+    assert not bench.lane.wants_more
+    bench.lane.settle(flying(one, 1))
+    assert bench.settled() == (AHEAD, Tally(applied=1, lost=AHEAD - 1))
+    bench.lane.committed(Position(1, AHEAD))
+    assert bench.lane.wants_more
+
+
 def test_marks_know_the_epoch_of_each_offset() -> None:
     marks = Marks(Position(1, 10))
     for offset in (11, 12):
@@ -229,6 +243,27 @@ def test_marks_know_the_epoch_of_each_offset() -> None:
     assert marks.settled() == (Position(3, 13), Tally(expired=1))
 
 
+def test_what_is_settled_behind_a_stuck_message_is_remembered() -> None:
+    marks = Marks(Position(1, 10))
+    for offset, mark in ((11, APPLIED), (12, HELD), (13, APPLIED), (14, EXPIRED)):
+        marks.add(Position(1, offset), mark)
+    marks.add(Position(2, 15), OPEN)
+    assert marks.scattered()
+    again = Marks.read(marks.stored())
+    assert [again.known(Position(1, offset)) for offset in range(9, 15)] == [
+        OPEN,
+        OPEN,
+        APPLIED,
+        OPEN,
+        APPLIED,
+        EXPIRED,
+    ]
+    assert again.known(Position(2, 14)) == OPEN  # another message in a log that was made anew
+    assert (again.known(Position(2, 15)), again.known(Position(2, 16))) == (OPEN, OPEN)
+    marks.put(12, APPLIED)
+    assert not marks.scattered()
+
+
 class LaneMachine(RuleBasedStateMachine):
     """Invariants: order per key, one member per key at a time, nothing settled comes again, nothing is stranded."""
 
@@ -241,6 +276,8 @@ class LaneMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.committed = 0
         self.tally = Tally()
+        self.remembered: bytes | None = None
+        self.remembered_done: set[int] = set()
 
     @rule(keys=st.lists(st.sampled_from([*KEYS, "-"]), min_size=1, max_size=12))
     def say(self, keys: list[str]) -> None:
@@ -322,6 +359,11 @@ class LaneMachine(RuleBasedStateMachine):
             self.tally = self.tally.plus(tally)
 
     @rule()
+    def remember(self) -> None:
+        self.remembered = self.bench.lane.scattered()
+        self.remembered_done = set(self.done) if self.remembered is not None else set()
+
+    @rule()
     def crash(self) -> None:
         """Another process goes on from what is committed, with members of its own."""
         self.bench.lane.end()
@@ -329,7 +371,8 @@ class LaneMachine(RuleBasedStateMachine):
         self.leaving.clear()
         self.bench.crew = Crew()
         self.bench.lane = self.bench.new_lane(self.committed)
-        self.done = {offset for offset in self.done if offset <= self.committed}
+        self.bench.lane.past = Marks.read(self.remembered) if self.remembered is not None else None
+        self.done = {offset for offset in self.done if offset <= self.committed or offset in self.remembered_done}
 
     @invariant()
     def each_key_is_with_one_member(self) -> None:
@@ -368,4 +411,4 @@ class LaneMachine(RuleBasedStateMachine):
 
 
 TestLaneMachine = LaneMachine.TestCase
-TestLaneMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestLaneMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)

@@ -466,6 +466,25 @@ async def test_another_process_goes_on_within_a_second_after_the_lease(stage: St
     assert first.sharing._groups[SHARE.reader].leases.lanes == {}
 
 
+async def test_a_stuck_message_does_not_bring_back_all_that_was_settled_behind_it(stage: Stage, row: Row) -> None:
+    first = await row.start()
+    stuck = await Client(stage, "stuck", window=1).join(first.sharing)
+    other = (await Client(stage, "other").join(first.sharing)).answer_from_now_on()
+    said = await say(stage, 20, 2)
+    await row.until(lambda: len(other.got) == 38, "the rest is with the other one")
+    await row.pass_time(6_000)
+    assert len(await stage.documents.scan("share-marks")) == 1
+    await row.die(first)
+    second = await row.start()
+    third = (await Client(stage, "third").join(second.sharing)).answer_from_now_on()
+    await row.until(lambda: len(third.got) == 2, "only that device's messages come again")
+    assert Counter(third.values + other.values) == Counter(said)
+    assert third.values[0] == stuck.values[0]
+    await row.pass_time(6_000)
+    assert await stage.documents.scan("share-marks") == []
+    assert await tally(stage) == Tally(applied=40)
+
+
 async def test_without_a_lease_in_time_nothing_more_is_handed_out(stage: Stage, row: Row) -> None:
     process = await row.start()
     one = await Client(stage, "one").join(process.sharing)
