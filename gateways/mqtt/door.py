@@ -27,6 +27,7 @@ from ...use_cases.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
 from ...use_cases.wills import Will, Wills
 from .admission import MqttAdmission
+from .takeovers import Takeovers
 
 if TYPE_CHECKING:
     from .client import MqttClient
@@ -165,6 +166,7 @@ class MqttDoor:
         self.clients: dict[MqttClient, None] = {}
         self.online: dict[str, MqttVisit] = {}
         self.draining = False
+        self.takeovers = Takeovers(use_cases.edge, use_cases.publish, use_cases.clock, self.counts)
         self.empty = asyncio.Event()
         self.empty.set()
         if use_cases.requests is not None:

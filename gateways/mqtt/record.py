@@ -16,6 +16,7 @@ from ...adapters.mqtt.life import CLOSED
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
 from ...entities.errors import Conflict, Unavailable
+from ...entities.principal import Principal
 from ...use_cases.session_state import Hold, Inbound, Kept
 from .door import MqttDoor
 from .outbox import MqttOutbox
@@ -32,8 +33,9 @@ CAUSE: Final = "record"
 class MqttRecord:
     """The record of one connection's session. ``hold``: None as long as there is no session to record."""
 
-    def __init__(self, door: MqttDoor, session: Session, outbox: MqttOutbox, ties: Ties) -> None:
+    def __init__(self, door: MqttDoor, session: Session, principal: Principal, outbox: MqttOutbox, ties: Ties) -> None:
         self.hold: Hold | None = None
+        self._principal = principal
         self._door = door
         self._session = session
         self._outbox = outbox
@@ -68,6 +70,7 @@ class MqttRecord:
                 await self._door.use.sessions.exactly_once.keep(hold, kept, inbound)
                 break
             except Conflict:
+                self._door.takeovers.note(self._principal, session.client_id)
                 self._ties.close(Reason.SESSION_TAKEN_OVER, "another connection of this client has taken over")
                 return
             except Unavailable as error:

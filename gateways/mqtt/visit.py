@@ -80,7 +80,7 @@ class MqttVisit:
         self.ingress = MqttIngress(door, session, principal, ties.moved)
         self.outbox = MqttOutbox(door, session, principal, ties.flush)
         self.ingress.own = self.outbox.published
-        self.record = MqttRecord(door, session, self.outbox, ties)
+        self.record = MqttRecord(door, session, principal, self.outbox, ties)
         self._door = door
         self._session = session
         self._ties = ties
@@ -111,7 +111,7 @@ class MqttVisit:
         previous = door.online.get(self.key)
         door.online[self.key] = self
         if previous is not None:
-            door.counts["taken_over"] += 1
+            door.takeovers.note(self.principal, session.client_id)
             previous.make_way()
             await previous.saved.wait()
         sessions = door.use.sessions
@@ -168,6 +168,7 @@ class MqttVisit:
                 self.outbox.pump()
                 self._ties.resume("requests")
         except Conflict:
+            self._door.takeovers.note(self.principal, session.client_id)
             self._ties.close(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
         except (Unavailable, Forbidden) as error:
             self._ties.close(Reason.SERVER_BUSY, f"{error.message}; connect again and repeat it")
