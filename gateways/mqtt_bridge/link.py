@@ -7,6 +7,7 @@ on the client inside it. Everything that reaches in there is in this module, and
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -14,21 +15,22 @@ from typing import Any, Final, NamedTuple
 import aiomqtt
 from paho.mqtt.client import Client as Paho
 from paho.mqtt.client import MQTTMessage
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties as PahoProperties
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ...adapters.bridge_file import BrokerSpec
-from ...adapters.bridge_messages import Arrival, Outgoing, user_properties
+from ...adapters.bridge_messages import Arrival, Outgoing
 from ...adapters.mqtt.properties import NONE
 from ...entities.errors import BrokerUnavailable
-from .options import MAX_PACKET_BYTES, BridgeOptions
-from .reading import Context, code_of, context_of, password_of, properties_of
+from .library import Context, client_of, code_of, context_of, properties_of, publish_properties
+from .options import BridgeOptions
 
 NO_ANSWER: Final = -1
 SESSION_TAKEN_OVER: Final = 0x8E
 PROPERTY_BYTES: Final = 512
 REASON_S: Final = 0.2
+BURST: Final = 64
+_FIRST: Final = asyncio.FIRST_COMPLETED
 _BAD_LOGIN: Final = frozenset((0x86, 0x87, 4, 5))
 
 
@@ -61,6 +63,8 @@ class BrokerLink:
         self._client: aiomqtt.Client | None = None
         self._context: Context | None = None
         self._entered = False
+        self._arrived = 0
+        self._closing = False
         self._answers: dict[int, asyncio.Future[int]] = {}
         self.lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self.window = options.window
@@ -87,7 +91,7 @@ class BrokerLink:
         """Connect. aiomqtt does so in a thread, which a cancellation would leave behind with an open socket."""
         entering = asyncio.ensure_future(client.__aenter__())
         try:
-            await asyncio.wait((entering, self.lost), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((entering, self.lost), return_when=_FIRST)
             if not entering.done():
                 await asyncio.wait((entering,), timeout=REASON_S)
             if not entering.done():
@@ -105,19 +109,24 @@ class BrokerLink:
     async def _unless_lost(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work, but not longer than the connection stands: aiomqtt would wait for answers that cannot come."""
         task = asyncio.ensure_future(work)
+        before = -1
         try:
-            await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
+            # Behind a session full of messages the answer is late, and as long as they come it is on its way.
+            while not task.done() and not self.lost.done() and before != self._arrived:
+                before = self._arrived
+                await asyncio.wait((task, self.lost), timeout=self._options.answer, return_when=_FIRST)
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         if task.cancelled():
-            raise BrokerUnavailable(f"{self._place} ended the connection: {self.lost.result().why}")
+            why = self.lost.result().why if self.lost.done() else "no answer to SUBSCRIBE"
+            raise BrokerUnavailable(f"{self._place} does not serve us: {why}")
         task.result()
 
     async def _choose(self, client: aiomqtt.Client, filters: Sequence[str], stale: Sequence[str], shared: bool) -> None:
         if stale:
-            await client.unsubscribe(list(stale))
+            await client.unsubscribe(list(stale), timeout=math.inf)
         if not filters:
             return
         # Retained As Published stays off, so that RETAIN says one thing only: this is a replay. Shared subscriptions
@@ -127,7 +136,7 @@ class BrokerLink:
             (text, SubscribeOptions(qos=1, noLocal=not shared, retainAsPublished=False, retainHandling=once))
             for text in filters
         ]
-        for text, reason in zip(filters, await client.subscribe(wanted), strict=True):
+        for text, reason in zip(filters, await client.subscribe(wanted, timeout=math.inf), strict=True):
             code = code_of(reason)
             if code != 1:
                 why = "grants QoS 0 only" if code == 0 else f"refuses (0x{code or 0:02X})"
@@ -136,15 +145,14 @@ class BrokerLink:
                 )
 
     def drop(self, why: str) -> None:
-        """End the connection at once, without a goodbye."""
+        """Call the connection lost; what was acknowledged before still leaves with ``close``."""
         self._end(Lost(why))
-        # Not from within a callback of paho, which holds a lock that closing takes as well.
-        asyncio.get_running_loop().call_soon(self._cut)
 
     async def close(self) -> None:
         """Say goodbye where the broker still listens; the session stays. Then cut what is left."""
+        self._closing = True
         client = self._client
-        if client is not None and self._entered and not self.lost.done():
+        if client is not None and self._entered and self._inner(client).socket() is not None:
             with suppress(aiomqtt.MqttError):
                 await client.__aexit__(None, None, None)
         self._end(Lost("closed"))
@@ -179,8 +187,8 @@ class BrokerLink:
 
         The broker wants them in the order of its messages (MQTT 5 section 4.6).
         """
-        if self._client is None or self.lost.done() or self._inner(self._client).socket() is None:
-            return False
+        if self._closing or self._client is None or self.lost.done() or self._inner(self._client).socket() is None:
+            return False  # behind a goodbye it would not arrive
         return self._inner(self._client).ack(packet_id, 1) == 0
 
     def fits(self, outgoing: Outgoing) -> bool:
@@ -194,13 +202,9 @@ class BrokerLink:
         if self._client is None or self.lost.done():
             answer.set_result(NO_ANSWER)
             return answer
-        properties: Any = PahoProperties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own lack
-        properties.UserProperty = user_properties(outgoing, origin)
-        if outgoing.correlation_id is not None:
-            properties.CorrelationData = outgoing.correlation_id.encode()
-        if outgoing.expires_in is not None:
-            properties.MessageExpiryInterval = outgoing.expires_in
-        sent = self._inner(self._client).publish(outgoing.topic, outgoing.payload, 1, False, properties)
+        sent = self._inner(self._client).publish(
+            outgoing.topic, outgoing.payload, 1, False, publish_properties(outgoing, origin)
+        )
         if sent.rc != 0:
             answer.set_result(NO_ANSWER)
         else:
@@ -212,25 +216,7 @@ class BrokerLink:
     def _make(self) -> aiomqtt.Client:
         broker = self._broker
         self._context = context_of(broker) if broker.tls else None
-        wanted: Any = PahoProperties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's own lack
-        wanted.SessionExpiryInterval = broker.session_seconds
-        wanted.ReceiveMaximum = broker.receive_maximum
-        wanted.MaximumPacketSize = MAX_PACKET_BYTES
-        client = aiomqtt.Client(
-            broker.host,
-            broker.port,
-            identifier=self._client_id,
-            username=broker.username,
-            password=password_of(broker),
-            protocol=aiomqtt.ProtocolVersion.V5,
-            clean_start=False,
-            properties=wanted,
-            # paho pings after one keep alive and gives up after two, each a second late at most.
-            keepalive=max(1, int(broker.keep_alive * 0.75) - 1),
-            timeout=self._options.connect,
-            max_inflight_messages=self._options.window,
-            tls_context=self._context,
-        )
+        client = client_of(broker, self._client_id, self._options, self._context)
         paho = self._inner(client)
         paho.connect_timeout = self._options.connect
         paho.manual_ack_set(True)
@@ -252,11 +238,24 @@ class BrokerLink:
                 self.opened(bool(flags.session_present))
             inner(*given)
 
+        read = paho.loop_read
+
+        def read_many(max_packets: int = 1) -> MQTTErrorCode:
+            """As paho's, which reads one packet for each turn of the loop, until no further message comes."""
+            for _ in range(BURST):
+                before = self._arrived
+                code = read(max_packets)
+                if code or self._arrived == before:
+                    break
+            return code
+
+        paho.loop_read = read_many  # type: ignore[method-assign]  # what aiomqtt calls when the socket has data
         paho.on_connect = on_connect
         paho.on_disconnect = on_disconnect
         return client
 
     def _on_message(self, _paho: Paho, _userdata: object, message: MQTTMessage) -> None:
+        self._arrived += 1
         topic = message._topic.decode("utf-8", "backslashreplace")
         given = message.properties
         properties = NONE if given is None else properties_of(given)

@@ -327,3 +327,22 @@ async def test_a_group_shares_the_load_and_loses_nothing(house: House, mosquitto
         messages = await house.reaches("telemetry", 60)
     assert sorted(m["payload"]["n"] for m in messages) == list(range(60))
     assert all(bridge.counts["taken"] > 0 for bridge in bridges)
+
+
+async def test_a_session_full_of_messages_does_not_keep_the_bridge_from_subscribing(
+    house: House, mosquitto_server: Server
+) -> None:
+    """The answer to SUBSCRIBE comes behind all that waits, which may take longer than any patience with silence."""
+    spec = spec_of(mosquitto_server.port)
+    await (await house.running(spec)).drain(2)
+    async with foreign(mosquitto_server.port) as device:
+        for number in range(95):
+            await device.publish(f"tele/d{number % 5}/SENSOR", {"n": number})
+    bridge = await house.running(spec, connect=1.0, answer=1.0)
+    messages = await house.reaches("telemetry", 95)
+    assert len(messages) == 95
+    assert bridge.counts["connect_failures"] == 0
+    await bridge.drain(2)
+    last = await house.running(spec)
+    await asyncio.sleep(0.2)
+    assert last.counts["received"] == 0  # every acknowledgement arrived before the goodbye

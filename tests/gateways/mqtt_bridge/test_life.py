@@ -16,7 +16,7 @@ import pytest
 from paho.mqtt.client import Client as Paho
 
 from iotsphere.entities.errors import BrokerUnavailable, RequestInvalid
-from iotsphere.gateways.mqtt_bridge.reading import context_of
+from iotsphere.gateways.mqtt_bridge.library import context_of
 from tests.support.foreign import foreign
 from tests.support.servers import Server, mosquitto
 from tests.support.waiting import until

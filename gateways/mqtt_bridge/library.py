@@ -1,14 +1,19 @@
-"""What a connection reads anew each time, credentials and certificates, and how it reads what the library hands it."""
+"""A client of the library for one connection, with credentials and certificates read anew, and its words in ours."""
 
 from __future__ import annotations
 
 import ssl
-from typing import Any
+from typing import Any, cast
 
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties as PahoProperties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ...adapters.bridge_file import BrokerSpec
+from ...adapters.bridge_messages import Outgoing, user_properties
 from ...adapters.mqtt.properties import NONE, Properties
+from .options import MAX_PACKET_BYTES, BridgeOptions
 
 
 def password_of(broker: BrokerSpec) -> str | None:
@@ -41,6 +46,42 @@ def context_of(broker: BrokerSpec) -> Context:
     if broker.certificate_file is not None:
         context.load_cert_chain(broker.certificate_file, broker.key_file)
     return context
+
+
+def client_of(
+    broker: BrokerSpec, client_id: str, options: BridgeOptions, context: ssl.SSLContext | None
+) -> aiomqtt.Client:
+    """A client that asks for its old session. Raises OSError when the password cannot be read."""
+    wanted: Any = PahoProperties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's own lack
+    wanted.SessionExpiryInterval = broker.session_seconds
+    wanted.ReceiveMaximum = broker.receive_maximum
+    wanted.MaximumPacketSize = MAX_PACKET_BYTES
+    return aiomqtt.Client(
+        broker.host,
+        broker.port,
+        identifier=client_id,
+        username=broker.username,
+        password=password_of(broker),
+        protocol=aiomqtt.ProtocolVersion.V5,
+        clean_start=False,
+        properties=wanted,
+        # paho pings after one keep alive and gives up after two, each a second late at most.
+        keepalive=max(1, int(broker.keep_alive * 0.75) - 1),
+        timeout=options.connect,
+        max_inflight_messages=options.window,
+        tls_context=context,
+    )
+
+
+def publish_properties(outgoing: Outgoing, origin: str) -> PahoProperties:
+    """What travels beside a payload on its way out."""
+    properties: Any = PahoProperties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own lack
+    properties.UserProperty = user_properties(outgoing, origin)
+    if outgoing.correlation_id is not None:
+        properties.CorrelationData = outgoing.correlation_id.encode()
+    if outgoing.expires_in is not None:
+        properties.MessageExpiryInterval = outgoing.expires_in
+    return cast(PahoProperties, properties)
 
 
 def properties_of(given: Any) -> Properties:
