@@ -21,6 +21,8 @@ from .strict_json import key_not_allowed, survey
 from .timestamps import read_time
 
 _DESIRED: Final = frozenset(("desired", "version", "expires", "expiresAt"))
+# The edge puts a sender's time there that it does not believe.
+_ADDED: Final = frozenset(("observedAt", "deviceTime"))
 _DELETE: Final = frozenset(("delete", "version"))
 
 
@@ -99,7 +101,7 @@ def read_patch(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def check_keys(payload: Mapping[str, Any], known: frozenset[str], example: str) -> None:
     """Raise MessageRefused (schema_violation) for a payload with other keys; a bare patch is the usual mistake."""
-    if unknown := payload.keys() - known:
+    if unknown := payload.keys() - known - _ADDED:
         raise schema_violation(f"{min(unknown)[:40]!a} does not belong there: send it as in {example}")
 
 
