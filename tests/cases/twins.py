@@ -29,7 +29,7 @@ class Twin:
 
     async def listen(self) -> None:
         async for message in self.client.messages:
-            envelope = json.loads(message.payload)  # type: ignore[arg-type]  # bytes, as nothing else is sent here
+            envelope = json.loads(message.payload)
             kind = str(message.topic).removeprefix(f"{self.topic}/")
             message_id = envelope["metadata"]["messageId"]
             self.heard.append((kind, envelope["payload"], message_id))
@@ -70,7 +70,7 @@ async def twin(
     qos: int = 1,
 ) -> AsyncIterator[Twin]:
     """A connected device. ``keep``: its session outlives the connection."""
-    properties = Properties(PacketTypes.CONNECT)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it bare
     if keep:
         properties.SessionExpiryInterval = WEEK_S
     host, port = gateway.mqtt

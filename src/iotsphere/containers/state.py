@@ -44,7 +44,8 @@ COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS, DEVICES, ROLLOUTS, TARGETS)
 
 def kind_of(settings: Settings) -> str:
     """Which driver the database setting asks for. Raises RequestInvalid."""
-    name = "memory" if settings.database == "sqlite" and settings.log == "memory" else settings.database
+    log_kind = settings.log.partition(":")[0]
+    name = "memory" if settings.database == "sqlite" and log_kind == "memory" else settings.database
     kind = {"mongodb+srv": "mongodb"}.get(name.partition(":")[0], name.partition(":")[0])
     if kind not in ("memory", "sqlite", "mongodb"):
         raise RequestInvalid(f"{name!a} is no database: write sqlite, memory or mongodb://HOST:PORT/NAME")
