@@ -17,6 +17,8 @@ _REMEMBERED: Final = 1_024
 class AliasesIn:
     """The client's aliases, at most ``maximum``."""
 
+    __slots__ = ("_topics", "maximum")
+
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._topics: dict[int, bytes] = {}

@@ -21,6 +21,8 @@ class Incoming:
     most ``maximum`` (MQTT 5 section 4.9; MQTT 3.1.1 knows no such limit: its socket is read no further).
     """
 
+    __slots__ = ("_aliases", "_speech", "inflow", "maximum", "unanswered")
+
     def __init__(self, speech: Speech, maximum: int, aliases: int) -> None:
         self.unanswered = 0
         self.maximum = maximum
@@ -31,7 +33,7 @@ class Incoming:
     def burst(self, burst: p.Burst) -> tuple[p.Burst, bool]:
         """Take simple messages; returns those that are within the limit, and whether that is all of them."""
         count = len(burst.messages) - [message[2] for message in burst.messages].count(0)
-        room = self.maximum - self.unanswered - len(self.inflow.held)
+        room = self.maximum - self.unanswered - self.inflow.held
         if count <= room or self._speech.version != p.MQTT_5:
             self.unanswered += count
             return burst, True
@@ -54,7 +56,7 @@ class Incoming:
         if taken is None:
             return None
         if packet.packet_id:
-            if self.unanswered + len(self.inflow.held) >= self.maximum and self._speech.version == p.MQTT_5:
+            if self.unanswered + self.inflow.held >= self.maximum and self._speech.version == p.MQTT_5:
                 raise self.too_many()
             self.unanswered += 1
         return packet

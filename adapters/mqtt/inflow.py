@@ -16,66 +16,68 @@ from ..message_id import dated
 from .packets import DUP, Oversized, Publish
 
 SETTLED_AT_MOST: Final = 1_024
+# The steps of a packet id: of an earlier connection, waiting for its PUBREC, then for its PUBREL. A fresh one was never
+# sent before.
+EARLIER, PENDING, FRESH, HELD, FRESH_HELD = range(5)
 
 
 class Inflow:
     """``salt``: of the session, random; without one nothing is remembered. All ids here are packet ids.
 
     ``unsure``: messages under way that may be in the log already, under the message ids of these generations; of none: they
-    are.
-    ``held``: those of this connection that have their PUBREC. ``changed``: an id became free since the last snapshot.
+    are. ``held``: how many of this connection have their PUBREC. ``changed``: an id became free since the last snapshot.
     """
+
+    __slots__ = (
+        "_before", "_received", "_salt", "_settled", "_steps", "changed", "generation", "held", "repeated", "unsure",
+    )  # fmt: skip
 
     def __init__(self, salt: str = "", inbound: Inbound | None = None) -> None:
         state = inbound or Inbound()
         self.generation = state.generation
         self.repeated = 0
-        self.held: set[int] = set()
+        self.held = 0
         self.unsure: dict[int, tuple[int, ...]] = {}
         self.changed = False
         self._salt = salt.encode()
         self._before = state.before
-        self._settled = set(state.settled)
+        self._settled = dict.fromkeys(state.settled)
         self._received = {each.packet_id: each for each in state.received}
-        self._earlier = set(self._received)
-        self._pending: set[int] = set()
-        self._fresh: set[int] = set()
+        self._steps = dict.fromkeys(self._received, EARLIER)
 
     def take(self, packet: Publish | Oversized) -> bool | None:
         """Take a PUBLISH: True when it is to be appended, unless ``unsure``; False when it was; None while it is."""
         packet_id = packet.packet_id
-        if packet_id in self._pending:
+        step = self._steps.get(packet_id)
+        if step in (PENDING, FRESH):
             self.repeated += 1
             return None
         known = self._received.get(packet_id)
         mark = _mark(packet)
-        if known is not None and packet_id in self._earlier:
-            self._earlier.discard(packet_id)
+        if known is not None and step == EARLIER:
             if mark != known.mark:
                 known = None  # the client has lost its memory and begins anew: it must not lose a message as well
             elif not known.done:
-                self._pending.add(packet_id)
+                self._steps[packet_id] = PENDING
                 self.unsure[packet_id] = (known.generation,)
                 return True
         if known is not None:
             self.repeated += 1
-            self.held.add(packet_id)
+            self._hold(packet_id)
             return False
         again = bool(packet.flags & DUP) and packet_id not in self._settled
         before = self._before if again else ()
         generation = before[-1] if before else self.generation
         self._received[packet_id] = Received(packet_id, generation, False, mark)
-        self._pending.add(packet_id)
+        self._steps[packet_id] = PENDING if again else FRESH
         if before:
             self.unsure[packet_id] = before
-        elif not again and self._before:
-            self._fresh.add(packet_id)
         return True
 
     def repeat(self, packet_id: int) -> None:
         """Let a message that is in the log be answered once more, in its turn."""
-        self._pending.add(packet_id)
-        self.held.discard(packet_id)
+        self.held -= 1
+        self._steps[packet_id] = PENDING
         self.unsure[packet_id] = ()
 
     def message_id(self, packet_id: int, generation: int = 0) -> str | None:
@@ -97,27 +99,32 @@ class Inflow:
 
     def is_pending(self, packet_id: int) -> bool:
         """Whether it is a message at QoS 2 that waits for its first answer."""
-        return packet_id in self._pending
+        return self._steps.get(packet_id) in (PENDING, FRESH)
 
     def done(self, packet_id: int) -> None:
         """It is in the log, or is known to have been already."""
         self.unsure.pop(packet_id, None)
-        self._pending.discard(packet_id)
         self._received[packet_id] = self._received[packet_id]._replace(done=True)
-        self.held.add(packet_id)
+        self._hold(packet_id)
+
+    def _hold(self, packet_id: int) -> None:
+        step = self._steps.get(packet_id)
+        if step not in (HELD, FRESH_HELD):
+            self.held += 1
+            self._steps[packet_id] = FRESH_HELD if step == FRESH else HELD
 
     def free(self, packet_id: int) -> bool:
         """The client may use the id again soon. Tells whether that has to be on record first."""
         known = self._received.pop(packet_id, None)
         self.unsure.pop(packet_id, None)
-        self._pending.discard(packet_id)
-        self._earlier.discard(packet_id)
-        self.held.discard(packet_id)
+        step = self._steps.pop(packet_id, None)
+        if step in (HELD, FRESH_HELD):
+            self.held -= 1
         if self._before:
-            self._settled.add(packet_id)
+            self._settled[packet_id] = None
             # What is sent again comes before anything new (MQTT 5 section 4.4), so all of that has come by now.
-            if packet_id in self._fresh or len(self._settled) > SETTLED_AT_MOST:
-                self._before, self._settled = (), set()
+            if step in (FRESH, FRESH_HELD) or len(self._settled) > SETTLED_AT_MOST:
+                self._before, self._settled = (), {}
         elif known is None:
             return False
         self.changed = True

@@ -20,6 +20,8 @@ ERROR: Final = Reason.UNSPECIFIED_ERROR
 class Outgoing:
     """``window``: what is under way. ``aliases``: the topics that the client lets the server abbreviate."""
 
+    __slots__ = ("_speech", "aliases", "window")
+
     def __init__(self, speech: Speech) -> None:
         self.window: Window[Tag] = Window(0)
         self.aliases: AliasesOut | None = None
@@ -37,7 +39,7 @@ class Outgoing:
     def send_once(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
         """Send a message at QoS 2; it leaves once it is on record. Raises ValueError when the window is full."""
         packet_id = self.window.take(tag, packet_id)
-        self.window.twos.add(packet_id)
+        self.window.twos[packet_id] = None
         self._speech.withhold()
         head, tail = parts
         self._speech.deliveries += (head, packet_id.to_bytes(2, "big"), tail)
@@ -54,7 +56,7 @@ class Outgoing:
     def acknowledged(self, packet_ids: Sequence[int]) -> list[Tag]:
         """Take PUBACKs; returns the tags of what was under way. Raises Malformed."""
         window = self.window
-        if window.twos and not window.twos.isdisjoint(packet_ids):
+        if window.twos and not window.twos.keys().isdisjoint(packet_ids):
             raise Malformed("a PUBACK for a message at QoS 2", Reason.PROTOCOL_ERROR)
         return [tag for tag in map(window.release, packet_ids) if tag is not None]
 
@@ -67,7 +69,7 @@ class Outgoing:
             del window.released[packet_id]
             return Settled([], 0)
         if packet_id in window.twos:
-            window.twos.discard(packet_id)
+            del window.twos[packet_id]
             if packet.reason >= ERROR:
                 return Settled([window.release(packet_id)], 1)
             self._speech.promise(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))

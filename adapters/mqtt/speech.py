@@ -21,6 +21,21 @@ class Speech:
     it is one that messages wait for, so no more of them are to be sent meanwhile.
     """
 
+    __slots__ = (
+        "_answers",
+        "_leaving",
+        "_out",
+        "_withheld",
+        "blocked",
+        "deliveries",
+        "durable",
+        "explain",
+        "keeping",
+        "maximum",
+        "online",
+        "version",
+    )
+
     def __init__(self) -> None:
         self.version = 0
         self.online = False

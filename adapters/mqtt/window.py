@@ -18,10 +18,10 @@ class Window(Generic[T]):
 
     def __init__(self, size: int, reserved: Iterable[int] = (), released: Iterable[int] = ()) -> None:
         self.size = size
-        self.twos: set[int] = set()
+        self.twos: dict[int, None] = {}
         self.released = dict.fromkeys(released)
         self._tags: dict[int, T] = {}
-        self._reserved = set(reserved)
+        self._reserved = dict.fromkeys(reserved)
         self._last = 0
 
     @property
@@ -43,7 +43,7 @@ class Window(Generic[T]):
                 if packet_id not in self._tags and packet_id not in self._reserved and packet_id not in self.released:
                     break
             self._last = packet_id
-        self._reserved.discard(packet_id)
+        self._reserved.pop(packet_id, None)
         self._tags[packet_id] = tag
         return packet_id
 
