@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from . import servers
+from . import mongo, servers
 from .servers import Server
 
 Starter = Callable[..., Server]
@@ -77,3 +78,19 @@ def mosquitto_server(tmp_path: Path) -> Iterator[Server]:
     """A Mosquitto broker of this test alone that lets anybody in."""
     with servers.mosquitto(tmp_path / "mosquitto") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_mongo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One MongoDB, a replica set of one member, for the whole run. Take ``mongo_url`` to get an empty database."""
+    with mongo.single(tmp_path_factory.mktemp("mongo")) as server:
+        yield server
+
+
+@pytest.fixture
+def mongo_url(shared_mongo: Server) -> Iterator[str]:
+    """The address of a database of this test alone, in the MongoDB that all share."""
+    name = f"test_{secrets.token_hex(4)}"
+    yield f"mongodb://127.0.0.1:{shared_mongo.port}/{name}?replicaSet={mongo.NAME}"
+    with mongo.direct(shared_mongo.port) as client:
+        client.drop_database(name)
