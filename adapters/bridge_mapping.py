@@ -12,16 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..entities.errors import FilterInvalid, RequestInvalid, TopicInvalid
+from ..entities.errors import FilterInvalid, RequestInvalid
 from ..entities.principal import Grant
-from ..entities.topic import TopicFilter, parse_filter, parse_topic
+from ..entities.topic import TopicFilter, parse_filter
 
 FORMS: Final = ("envelope", "payload", "value")
 MAX_FILTER_BYTES: Final = 65_535
 
 _NAMED: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}\Z")
 _NAMES: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
-_SAMPLE: Final = "x1"
 _SYSTEM: Final = frozenset(("system",))
 
 
@@ -177,14 +176,15 @@ def inward_rule(domain: str, pattern: str, template: str | None) -> Rule:
         _own(taken.filter, domain)
         return Rule(taken, None)
     written = parse_template(template, taken)
-    sample = written.fill(dict.fromkeys(taken.names, _SAMPLE))
-    try:
-        place = parse_topic(sample)
-    except TopicInvalid as error:
-        raise RequestInvalid(f"{template!a} leads nowhere: {error.message}") from error
     if written.text.partition("/")[0] != domain:
         raise RequestInvalid(f"{template!a} leaves the domain: begin it with {domain}/")
-    if place.channel == "system":
+    try:
+        channels = parse_filter(written.filter).channels
+    except FilterInvalid as error:
+        raise RequestInvalid(f"{template!a} leads nowhere: {error.message}") from error
+    if not channels:
+        raise RequestInvalid(f"{template!a} leads nowhere: it is no topic of the topic space, whatever the names hold")
+    if channels == _SYSTEM:
         raise RequestInvalid(f"{template!a} is the gateway's own to write: choose telemetry, shadow, commands or users")
     return Rule(taken, written)
 

@@ -6,17 +6,18 @@ and what any bridge brought in is never carried out by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import orjson
 
+from ..entities.dead_letter import REASONS
 from ..entities.errors import Forbidden, IotSphereError, MessageRefused, TopicInvalid
 from ..entities.message import Entry, Message, Record
 from ..entities.position import partition_index
 from ..entities.principal import Principal
-from ..entities.topic import action_on, parse_topic
+from ..entities.topic import Topic, action_on, parse_topic
 from . import envelope
 from .alerts import gateway_principal
 from .bridge_file import BridgeSpec
@@ -48,10 +49,14 @@ class Arrival(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """What becomes of an arrival: a record to append, or None with the word under which it is counted."""
+    """What becomes of an arrival: a record to append, or None with the word under which it is counted.
+
+    ``asks``: the record is a request, to be decided instead of appended.
+    """
 
     record: Record | None
     outcome: str
+    asks: bool = False
 
 
 class Outgoing(NamedTuple):
@@ -71,14 +76,18 @@ def principal_of(spec: BridgeSpec) -> Principal:
 
 
 class Inward:
-    """Translates what comes in. ``origin``: the mark of this log. ``ordinal``: which slice of the device ids is ours."""
+    """Translates what comes in. ``origin``: the mark of this log. ``ordinal``: which slice of the device ids is ours.
 
-    def __init__(self, edge: Edge, spec: BridgeSpec, origin: str, ordinal: int) -> None:
+    ``asks``: whether messages on a topic are requests.
+    """
+
+    def __init__(self, edge: Edge, spec: BridgeSpec, origin: str, ordinal: int, asks: Callable[[Topic], bool]) -> None:
         self._edge = edge
         self._spec = spec
         self._principal = principal_of(spec)
         self._origin = origin
         self._ordinal = ordinal
+        self._asks = asks
         self._routes: dict[str, Route | IotSphereError | None] = {}
 
     def __call__(self, arrival: Arrival, now: int) -> Admitted:
@@ -109,7 +118,25 @@ class Inward:
             )
         except MessageRefused as error:
             return self._refused(route.topic.text, payload, now, error)
+        if self._asks(route.topic):
+            return self._request(record, payload, retained, now)
         return Admitted(as_replay(record, now) if retained else record, "taken")
+
+    def _request(self, record: Record, payload: bytes, retained: bool, now: int) -> Admitted:
+        """A request. What a broker repeats must not be done twice, and what it replays must not be done again."""
+        if retained:
+            error = MessageRefused("a broker replayed this request: ask without RETAIN", code="replayed")
+            return self._refused(record.topic, payload, now, error)
+        if record.minted and record.topic.endswith("/commands/request"):
+            why = "a command from a broker needs an id of its own, since the broker may repeat it: send it as the user "
+            error = MessageRefused(why + "property messageId, or in an envelope", code="schema_violation")
+            return self._refused(record.topic, payload, now, error)
+        return Admitted(record, "taken", asks=True)
+
+    def decided_against(self, record: Record, now: int, error: IotSphereError) -> Record:
+        """The dead letter of a request that was decided against: nobody else would be told."""
+        payload = envelope.payload_of(record.body)
+        return self._edge.dead_letter(self._principal, record.topic, payload, now, error)
 
     def _refused(self, topic: str, payload: bytes, now: int, error: IotSphereError) -> Admitted:
         return Admitted(self._edge.dead_letter(self._principal, topic, payload, now, error), "refused")
@@ -215,6 +242,14 @@ def broker_refusal(code: int, topic: str) -> MessageRefused:
         "the rule",
         code=_REFUSALS.get(code, "codec_error"),
     )
+
+
+def undecided(error: IotSphereError) -> IotSphereError:
+    """An error of a request as one that a dead letter can tell."""
+    if error.code in REASONS or error.code in ("forbidden", "unknown_domain", "unauthenticated"):
+        return error
+    known = {"not_found": "acl_denied", "conflict": "version_conflict"}
+    return MessageRefused(error.message, code=known.get(error.code, "schema_violation"), **error.facts)
 
 
 def bridge_alert(edge: Edge, spec: BridgeSpec, alert: str, facts: Mapping[str, object], now: int) -> Record:

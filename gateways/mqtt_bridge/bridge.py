@@ -10,19 +10,20 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from ...adapters.bridge_file import BridgeSpec
-from ...adapters.bridge_messages import Admitted, Arrival, Inward, Outward
+from ...adapters.bridge_messages import Admitted, Arrival, Inward, Outward, principal_of
 from ...adapters.client_protocol import gap_facts
-from ...entities.errors import BrokerUnavailable, RequestInvalid, Unavailable
+from ...entities.errors import BrokerUnavailable, IotSphereError, RequestInvalid, Unavailable
 from ...entities.position import Gap
 from ...entities.topic import parse_filter
 from ...use_cases.bridges import BridgeRegister
 from ...use_cases.forward import ForwardUseCase
 from .alarms import Alarms
+from .decisions import Decisions
 from .inbound import Inbound
 from .link import BrokerLink, Lost
 from .options import BridgeOptions, BridgeUseCases
@@ -104,8 +105,14 @@ class MqttBridge:
         await self._register.divide(spec.slices)
         origin = self._outbound.origin = await self._register.origin()
         await self._claim.load(f"{options.node}-{spec.name}-{options.ordinal}-{origin[:8]}")
-        self._inward = Inward(self._use.edge, spec, origin, options.ordinal)
+        requests = self._use.requests
+        asks = (lambda _: False) if requests is None else requests.handles
+        self._inward = Inward(self._use.edge, spec, origin, options.ordinal, asks)
         self._inbound = Inbound(self._admit, self._use.publish, self.counts, options)
+        if requests is not None and spec.inward:
+            decisions = Decisions(requests, principal_of(spec), self.counts, self._decided)
+            self._inbound.decisions = decisions
+            self._begin("requests", decisions.run)
         self._begin("connection", self._keep_connected)
         self._begin("watch", self._watch)
         if spec.outward:
@@ -161,6 +168,12 @@ class MqttBridge:
     def _admit(self, arrival: Arrival) -> Admitted:
         assert self._inward is not None
         return self._inward(arrival, self._use.clock.now())
+
+    def _decided(self, taken: Any, error: IotSphereError | None) -> None:
+        assert self._inward is not None
+        assert self._inbound is not None
+        letter = None if error is None else self._inward.decided_against(taken.record, self._use.clock.now(), error)
+        self._inbound.settled(taken, letter)
 
     async def _keep_connected(self) -> None:
         attempt = 0

@@ -20,6 +20,7 @@ from ...entities.errors import IotSphereError, ShuttingDown
 from ...entities.message import Record
 from ...use_cases.ports.message_log import Appended
 from ...use_cases.publish import MessagePublishUseCase
+from .decisions import Decisions
 from .options import BridgeOptions
 
 FIRST_RETRY_S: Final = 0.1
@@ -42,19 +43,20 @@ class Answering(Protocol):
 
 
 class _Taken:
-    """A message on its way. ``digest``: by which a repetition is known; ``record``: None once it needs no append."""
+    """A message on its way. ``digest``: by which a repetition is known; ``record``: None once nothing is left to do."""
 
-    __slots__ = ("digest", "packet_id", "record", "since")
+    __slots__ = ("asks", "digest", "packet_id", "record", "since")
 
-    def __init__(self, packet_id: int, digest: int, record: Record | None, since: float) -> None:
+    def __init__(self, packet_id: int, digest: int, admitted: Admitted, since: float) -> None:
         self.packet_id = packet_id
         self.digest = digest
-        self.record = record
+        self.record: Record | None = admitted.record
+        self.asks = admitted.asks
         self.since = since
 
 
 class Inbound:
-    """``admit`` says what becomes of an arrival; ``counts`` gets its words."""
+    """``admit`` says what becomes of an arrival; ``counts`` gets its words. ``decisions`` may be set: where requests go."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Inbound:
         self._quiet.set()
         self._refusing = False
         self._closed = False
+        self.decisions: Decisions | None = None
 
     @property
     def unacknowledged(self) -> int:
@@ -148,9 +151,29 @@ class Inbound:
         self._soon()
 
     def _wait(self, taken: _Taken) -> None:
-        if taken.record is not None:
+        if taken.record is None:
+            return
+        self._hold(taken, 1)
+        if taken.asks and self.decisions is not None:
+            self._quiet.clear()
+            self.decisions.put(taken)
+        else:
             self._waiting.append(taken)
-            self._hold(taken, 1)
+
+    def settled(self, taken: _Taken, letter: Record | None) -> None:
+        """A request was decided; ``letter``: the dead letter that it left, where it was decided against."""
+        self._hold(taken, -1)
+        taken.record, taken.asks = letter, False
+        if letter is not None:
+            self._counts["refused"] += 1
+        self._wait(taken)
+        self._settle()
+        self._soon()
+        self._rest()
+
+    def _rest(self) -> None:
+        if not self._batch and not self._waiting and (self.decisions is None or not self.decisions.busy):
+            self._quiet.set()
 
     def _hold(self, taken: _Taken, sign: int) -> None:
         """Count what a message that waits for the log costs, or stop to."""
@@ -159,10 +182,10 @@ class Inbound:
         if not taken.packet_id:
             self._loose += sign * size
 
-    def _admitted(self, arrival: Arrival) -> Record | None:
+    def _admitted(self, arrival: Arrival) -> Admitted:
         admitted = self._admit(arrival)
         self._counts[admitted.outcome] += 1
-        return admitted.record
+        return admitted
 
     # -- appending and acknowledging ----------------------------------------------------------------------------------
 
@@ -193,8 +216,7 @@ class Inbound:
         self._batch = []
         self._settle()
         self._soon()
-        if not self._batch and not self._flush_due:
-            self._quiet.set()
+        self._rest()
 
     def _not_appended(self, error: IotSphereError) -> None:
         """Nothing is acknowledged, and the same records are tried again, in the same order."""

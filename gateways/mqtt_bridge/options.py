@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...adapters.edge import Edge
+from ...adapters.requests import Requests
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.documents import Documents
 from ...use_cases.ports.message_log import MessageLog
@@ -16,13 +17,14 @@ MAX_PACKET_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BridgeUseCases:
-    """What a bridge leads to."""
+    """What a bridge leads to. Without ``requests`` all messages go into the log."""
 
     edge: Edge
     publish: MessagePublishUseCase
     log: MessageLog
     documents: Documents
     clock: Clock
+    requests: Requests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,10 @@ def broker(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def bridged(tmp_path: Path, broker: Server) -> Gateway:
+def bridged(tmp_path: Path, broker: Server, rules: str = RULES) -> Gateway:
     """A gateway with a bridge to the broker."""
     file = tmp_path / "bridge.toml"
-    file.write_text(f'name = "plant"\n[broker]\nurl = "mqtt://127.0.0.1:{broker.port}"\nkeep_alive = 4\n{RULES}')
+    file.write_text(f'name = "plant"\n[broker]\nurl = "mqtt://127.0.0.1:{broker.port}"\nkeep_alive = 4\n{rules}')
     return Gateway(tmp_path / "data", settings={"bridges": json.dumps([str(file)])})
 
 
@@ -121,12 +121,16 @@ async def test_killing_the_gateway_loses_nothing_on_the_way_in(tmp_path: Path, b
 async def test_killing_the_gateway_loses_nothing_on_the_way_out(tmp_path: Path, broker: Server) -> None:
     async with bridged(tmp_path, broker) as gateway, foreign(broker.port) as device:
         await connected(gateway)
+        await gateway.add_devices([f"d{index}" for index in range(DEVICES)])
         await device.listen("cmnd/#")
         sent = 0
         for _ in range(3):
-            async with iotsphere.connect(gateway.websocket, token=gateway.token) as client:
+            async with gateway.api() as api:
                 for _ in range(40):
-                    await client.publish(f"iotsphere/devices/d{sent % DEVICES}/commands/request", {"n": sent})
+                    topic = f"iotsphere/devices/d{sent % DEVICES}/commands/request"
+                    message = {"topic": topic, "payload": {"n": sent}, "message_id": str(uuid.uuid4())}
+                    response = await api.post("/api/v1/messages", json=message)
+                    assert response.status_code < 300, response.text
                     sent += 1
             await gateway.kill()
             await gateway.start()
@@ -180,3 +184,48 @@ async def test_killing_the_broker_loses_only_what_the_broker_forgets(tmp_path: P
     assert all(any(kill - 25 <= number <= kill for kill in at_the_kill) for number in missing), missing
     assert len(messages) == len(there)
     assert_in_order(messages)
+
+
+async def test_requests_through_the_broker_are_decided_once_across_kills(tmp_path: Path, broker: Server) -> None:
+    """Commands and desired state that a service behind the broker asks for: carried out once, or a dead letter."""
+    rules = """
+[[in]]
+from = "ask/{device_id}/command"
+to = "iotsphere/devices/{device_id}/commands/request"
+[[in]]
+from = "ask/{device_id}/desired"
+to = "iotsphere/devices/{device_id}/shadow/desired"
+"""
+    async with bridged(tmp_path, broker, rules) as gateway, foreign(broker.port) as service:
+        await connected(gateway)
+        await gateway.add_devices(["d1"])
+        ids = [str(uuid.uuid4()) for _ in range(60)]
+        for number, message_id in enumerate(ids):
+            await service.publish("ask/d1/command", {"n": number}, UserProperty=("messageId", message_id))
+            await service.publish("ask/d1/desired", {"desired": {"n": number}})
+            if number == 30:
+                await gateway.kill()
+                await gateway.start()
+        await service.publish("ask/nobody/desired", {"desired": {"n": 1}})
+        await service.publish("ask/d1/command", {"n": "without an id"})
+        commands = await stored(gateway, "iotsphere/devices/+/commands/request", len(ids))
+        async with gateway.api() as api:
+            await until_settled(api)
+            shadow = (await api.get("/api/v1/devices/d1/shadow")).json()
+            letters = (await api.get("/api/v1/dead-letters")).json()
+    assert sorted(m.metadata.message_id for m in commands) == sorted(ids)
+    assert [m.json()["n"] for m in commands] == list(range(60))
+    assert shadow["desired"] == {"n": 59}
+    told = sorted((each["reason"], each["topic"]) for each in letters["dead_letters"])
+    assert told == [
+        ("acl_denied", "iotsphere/devices/nobody/shadow/desired"),
+        ("schema_violation", "iotsphere/devices/d1/commands/request"),
+    ]
+
+
+async def until_settled(api: Any) -> None:
+    deadline = asyncio.get_running_loop().time() + 30
+    while "\niotsphere_bridge_refused_total 2.0\n" not in (await api.get("/metrics")).text:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.2)

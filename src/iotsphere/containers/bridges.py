@@ -24,7 +24,7 @@ def bridges_of(box: Any) -> tuple[Any, ...]:
     from ..gateways.mqtt_bridge import BridgeOptions, BridgeUseCases, MqttBridge
 
     settings = box.settings()
-    use_cases = BridgeUseCases(box.edge(), box.publish(), box.log(), box.documents(), box.clock())
+    use_cases = BridgeUseCases(box.edge(), box.publish(), box.log(), box.documents(), box.clock(), box.requests())
     options = BridgeOptions(node=settings.node, ordinal=settings.bridge_ordinal)
     specs = [load_bridge(path, settings.domains) for path in settings.bridges]
     named = {(spec.domain, spec.name) for spec in specs}
@@ -51,6 +51,8 @@ def bridge_measures(running: Sequence[Any]) -> Any:
         total("received", "Messages that came from brokers", "received"),
         total("appended", "Messages and dead letters from brokers in the log", "appended"),
         total("refused", "Messages from brokers that became dead letters", "refused"),
+        total("decided", "Requests from brokers that were carried out", "decided"),
+        total("decisions_postponed", "Times that a request had to wait for the database", "decisions_postponed"),
         total("acknowledged", "Messages acknowledged to brokers", "acknowledged"),
         total("repeated", "Messages that came again and were known", "repeated"),
         total("own", "Messages of this log that came back, and were not taken in", "own"),

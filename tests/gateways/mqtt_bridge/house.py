@@ -13,6 +13,7 @@ import orjson
 
 from iotsphere.adapters.bridge_file import BridgeSpec, parse_bridge
 from iotsphere.adapters.edge import Edge
+from iotsphere.adapters.requests import Requests
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.memory.documents import MemoryDocuments
 from iotsphere.drivers.memory.log import MemoryLog
@@ -68,9 +69,10 @@ class House:
         self.edge = Edge(self.clock, self.log.partitions)
         self.publish = MessagePublishUseCase(self.log)
         self.bridges: list[MqttBridge] = []
+        self.requests: Requests | None = None
 
     def bridge(self, spec: BridgeSpec, options: BridgeOptions = QUICK, **changes: Any) -> MqttBridge:
-        use = BridgeUseCases(self.edge, self.publish, self.log, self.documents, self.clock)
+        use = BridgeUseCases(self.edge, self.publish, self.log, self.documents, self.clock, self.requests)
         bridge = MqttBridge(spec, use, replace(options, **changes))
         self.bridges.append(bridge)
         return bridge
