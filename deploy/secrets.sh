@@ -21,5 +21,12 @@ if [ ! -e redis_auth ] || [ ! -e iotsphere_log ]; then
     write redis_auth "requirepass $password"
     write iotsphere_log "redis://:$password@redis:6379/0"
 fi
-[ -e mongodb_password ] || write mongodb_password "$(random)"
+if [ ! -e mongodb_password ]; then
+    write mongodb_password "$(random)"
+    rm -f iotsphere_database
+fi
+if [ ! -e iotsphere_database ]; then
+    write iotsphere_database \
+        "mongodb://iotsphere:$(cat mongodb_password)@mongodb:27017/iotsphere?replicaSet=iotsphere&authSource=admin"
+fi
 [ -e mongodb_key ] || write mongodb_key "$(random)$(random)"

@@ -26,6 +26,7 @@ STABLE = {
     "Conflict": ("conflict", False),
     "RateLimited": ("rate_limited", True),
     "TooManyConnections": ("too_many_connections", True),
+    "TooManyGroups": ("too_many_groups", True),
     "MessagesMissed": ("messages_missed", False),
     "LogUnavailable": ("log_unavailable", True),
     "LogFull": ("log_full", True),

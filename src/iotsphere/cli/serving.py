@@ -41,7 +41,8 @@ def run(
     role: Annotated[str, typer.Argument(help=f"One of: {', '.join(ROLES)}")],
     data: Data = None,
     address: Annotated[
-        str | None, typer.Option("--listen", help="HOST:PORT of this role's door; a bridge then has the HTTP door")
+        str | None,
+        typer.Option("--listen", help="HOST:PORT of this role's door; a role without one then has the HTTP door"),
     ] = None,
     log: Annotated[str | None, typer.Option(help="redis://HOST:PORT/DB")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when ready")] = False,
@@ -52,15 +53,13 @@ def run(
     """
     if role not in ROLES:
         raise RequestInvalid(f"{role!a} is no role: choose from {', '.join(ROLES)}")
-    name = {"ingress": "mqtt", "websocket": "websocket", "api": "http", "bridge": "http"}[role]
+    name = {"ingress": "mqtt", "websocket": "websocket"}.get(role, "http")
     settings = settings_of(data=data, log=log, **{name: address})
     roles: tuple[str, ...] = (role,)
-    if role == "bridge":
-        if not settings.bridges:
-            raise RequestInvalid(
-                'no bridge is declared: set IOTSPHERE_BRIDGES to its file, such as ["/etc/bridge.toml"]'
-            )
-        roles = (role,) if address is None else ("api", role)
+    if role == "bridge" and not settings.bridges:
+        raise RequestInvalid('no bridge is declared: set IOTSPHERE_BRIDGES to its file, such as ["/etc/bridge.toml"]')
+    if role not in ("ingress", "websocket", "api") and address is not None:
+        roles = ("api", role)
     _serve(settings, roles, False, as_json)
 
 
