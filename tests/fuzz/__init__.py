@@ -1,0 +1,1 @@
+"""MQTT under bytes that nobody meant to send: generated, mutated, and found by coverage."""
