@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from .app import App
 from .drivers import simulated_devices as simulated
@@ -27,9 +26,10 @@ async def demonstration(app: App) -> AsyncIterator[dict[str, str]]:
     try:
         for device_id in simulated.station_ids():
             station = await _device(app, device_id)
+            await app.container.state().roster.keep(domain, device_id, {"city": device_id.split("-")[1]})
             readings = simulated.readings_of(device_id)
-            run = partial(simulated.run_station, host, port, simulated.Station(**station, readings=readings), domain)
-            tasks.append(asyncio.get_running_loop().create_task(run(), name=device_id))
+            station_of = simulated.Weather(simulated.Station(**station, readings=readings), domain)
+            tasks.append(asyncio.get_running_loop().create_task(station_of.run(host, port), name=device_id))
         yield await _device(app, "my-device")
     finally:
         for task in tasks:
