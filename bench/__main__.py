@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from .idle import measure_idle, show_idle
 from .machine import describe
 from .programs import HERE, BenchFailed, build
 from .report import Row, as_markdown, save, show, write_docs
@@ -25,11 +26,19 @@ def main(
     seconds: Annotated[float, typer.Option(help="Length of one run; 0 = 4 when quick, else 12.")] = 0,
     repeat: Annotated[int, typer.Option(help="Runs a row; 0 = 1 when quick, else 3.")] = 0,
     devices: Annotated[int, typer.Option(help="Connections that publish.")] = DEVICES,
-    only: Annotated[list[str] | None, typer.Option(help="Only these scenarios, such as redis-logged.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only these scenarios, such as redis-logged; `idle` for idle connections.")
+    ] = None,
+    connections: Annotated[int, typer.Option(help="Idle connections held; 0 = 1,000 when quick, else 10,000.")] = 0,
     docs: Annotated[bool, typer.Option("--write-docs", help="Put the results into docs/explanation.")] = False,
 ) -> None:
     """Measure ceilings and latencies, check that nothing was lost, and print one table."""
     console = Console() if Console().is_terminal else Console(width=150)
+    if only is not None and "idle" in only:
+        _idle(connections or (1_000 if quick else 10_000), console)
+        only = [name for name in only if name != "idle"]
+        if not only:
+            return
     chosen = [
         each for each in scenarios(seconds or (4 if quick else 12), quick=quick) if only is None or each.name in only
     ]
@@ -49,6 +58,14 @@ def main(
     if docs:
         write_docs(as_markdown(rows, machine), PAGE)
     if not all(run.is_clean for row in rows if not row.scenario.is_peer for run in row.runs):
+        raise typer.Exit(1)
+
+
+def _idle(connections: int, console: Console) -> None:
+    with tempfile.TemporaryDirectory(prefix="iotsphere-bench-") as folder, console.status("idle connections"):
+        rows = asyncio.run(measure_idle(connections, Path(folder)))
+    show_idle(rows, describe(), HERE / "results", console)
+    if any(row.kept != row.asked for row in rows):
         raise typer.Exit(1)
 
 
