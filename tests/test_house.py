@@ -27,7 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "entities": ("Message", "Topic", "Subscription"),
     "use_cases": ("MessagePublishUseCase", "MessageSubscriptionUseCase", "MessageFlowControlUseCase"),
-    "adapters": ("MessageBrokerAdapter", "ClientDeliveryAdapter"),
+    "adapters": ("MessageBrokerAdapter", "ClientDeliveryAdapter", "DatabaseChangeAdapter"),
     "drivers": ("RedisMessagingDriver",),
     "gateways": ("WebSocketGateway", "MqttGateway", "MqttBridge"),
 }
