@@ -63,12 +63,13 @@ class _Plan(NamedTuple):
 
 
 class _Line:
-    """What waits for one shadow. ``stands``: the document, where a conflict has just told it."""
+    """What waits for one shadow. ``stands``: the document, where a conflict has just told it. ``pausing``: after one."""
 
-    __slots__ = ("jobs", "stands", "tries")
+    __slots__ = ("jobs", "pausing", "stands", "tries")
 
     def __init__(self) -> None:
         self.jobs: deque[_Job] = deque()
+        self.pausing = False
         self.tries = 0
         self.stands: Stored | None = None
 
@@ -131,26 +132,26 @@ class ShadowWriter:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
-        plans: list[_Plan] = []
         try:
             while self._ready:
                 keys = list(self._ready)[:BATCH_SHADOWS]
                 for key in keys:
                     del self._ready[key]
+                plans: dict[ShadowKey, _Plan] = {}
                 try:
                     found = await self._read(keys)
-                except IotSphereError as error:
                     for key in keys:
-                        self._fail(key, error)
-                    continue
-                plans = [self._plan(key, found.get(key.text)) for key in keys]
-                await self._carry_out(plans)
-                plans = []
+                        plans[key] = _Plan(key, None, [])
+                        plans[key] = self._filled(plans[key], found.get(key.text))
+                    await self._carry_out(list(plans.values()))
+                except BaseException as error:  # everybody who waits is told, whatever it was
+                    for key in keys:
+                        if self._is_open(key):
+                            self._fail(key, plans.get(key), error)
+                    if not isinstance(error, Exception):
+                        raise
         finally:
             self._task = None
-            for plan in plans:  # only when this task is cancelled, or the database fails in a way that it must not
-                for job, _ in plan.jobs:
-                    job.done.cancel()
             self._start()
 
     async def _read(self, keys: Sequence[ShadowKey]) -> dict[str, Stored]:
@@ -159,11 +160,11 @@ class ShadowWriter:
         unknown = [key.text for key in keys if key.text not in known]
         return {**known, **await self._database.get_many(SHADOWS.name, unknown)} if unknown else known
 
-    def _plan(self, key: ShadowKey, stored: Stored | None) -> _Plan:
+    def _filled(self, plan: _Plan, stored: Stored | None) -> _Plan:
         """Make as many of the waiting changes as one write may hold."""
+        key, _, jobs = plan
         line = self._lines[key]
         first = shadow = self._form.read(key, None if stored is None else stored.body)
-        jobs: list[tuple[_Job, Answer | Exception]] = []
         steps: list[Mapping[str, Any]] = []
         told = first
         size = 0
@@ -185,7 +186,7 @@ class ShadowWriter:
                 told = shadow
             shadow = after
         write = None if shadow is first else Write(key.text, stored, self._form.write(shadow, steps))
-        return _Plan(key, write, jobs)
+        return plan._replace(write=write)
 
     async def _carry_out(self, plans: Sequence[_Plan]) -> None:
         writing = [(plan, plan.write) for plan in plans if plan.write is not None]
@@ -227,14 +228,16 @@ class ShadowWriter:
             return
         line.stands = outcome.stands
         line.jobs.extendleft(job for job, _ in reversed(plan.jobs))
+        plan.jobs.clear()
         if line.tries == 1:
             self._ready[plan.key] = None
         else:
             pause = min(FIRST_PAUSE_S * 2.0**line.tries, LAST_PAUSE_S) * random.random()
-            line.stands = None  # it will be an old one by then
+            line.pausing, line.stands = True, None  # what stands there will be something else by then
             asyncio.get_running_loop().call_later(pause, self._wake, plan.key)
 
     def _wake(self, key: ShadowKey) -> None:
+        self._lines[key].pausing = False
         self._ready[key] = None
         self._start()
 
@@ -243,6 +246,7 @@ class ShadowWriter:
         self.waiting -= len(plan.jobs)
         for job, answer in plan.jobs:
             _tell(job, answer if error is None else error)
+        plan.jobs.clear()
         line = self._lines[plan.key]
         line.tries, line.stands = 0, None
         if line.jobs:
@@ -250,17 +254,24 @@ class ShadowWriter:
         else:
             del self._lines[plan.key]
 
-    def _fail(self, key: ShadowKey, error: IotSphereError) -> None:
-        line = self._lines.pop(key)
-        self.waiting -= len(line.jobs)
-        for job in line.jobs:
+    def _is_open(self, key: ShadowKey) -> bool:
+        """Tell whether the present round has not come to an end with this shadow."""
+        return key in self._lines and key not in self._ready and not self._lines[key].pausing
+
+    def _fail(self, key: ShadowKey, plan: _Plan | None, error: BaseException) -> None:
+        """Tell everybody who waits for this shadow of an error that nobody has foreseen, or of a read that failed."""
+        jobs = [*(job for job, _ in (plan.jobs if plan is not None else ())), *self._lines.pop(key).jobs]
+        self.waiting -= len(jobs)
+        for job in jobs:
             _tell(job, error)
 
 
-def _tell(job: _Job, answer: Answer | Exception) -> None:
+def _tell(job: _Job, answer: Answer | BaseException) -> None:
     if job.done.done():
         return
-    if isinstance(answer, Exception):
+    if isinstance(answer, asyncio.CancelledError):
+        job.done.cancel()
+    elif isinstance(answer, BaseException):
         job.done.set_exception(answer)
     else:
         job.done.set_result(answer)

@@ -105,7 +105,7 @@ def test_newer_leaves_are_spared() -> None:
     newer = frozenset(("/a/b", "/s"))
     around = frozenset(("/a",))
     older = frozenset(("/a/c", "/a/d/e", "/z"))
-    spared = [
+    spared: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"a": {"b": 1, "c": 2}}, {"a": {"c": 2}}),
         ({"a": {"b": 1}}, {}),
         ({"a": 5}, {}),

@@ -7,10 +7,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from iotsphere.adapters.shadow_body import ShadowDocument, versions
 from iotsphere.adapters.shadow_keeping import ShadowKeeping
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
+from iotsphere.drivers.mongo.database import MongoDatabase
 from iotsphere.drivers.sqlite.database import SqliteDatabase
 from iotsphere.entities.shadow import Shadow, ShadowKey
 from iotsphere.entities.shadow_changes import Wanted
@@ -23,7 +26,7 @@ from iotsphere.use_cases.shadows import Shadows
 
 DOMAIN = "iotsphere"
 KEY = ShadowKey(DOMAIN, "dev-s")
-KINDS = ("memory", "sqlite")
+KINDS = ("memory", "sqlite", "mongodb")
 END = f"{DOMAIN}/~end"
 
 
@@ -35,7 +38,7 @@ def said(patch: dict[str, Any], at: int = 1_800_000_000_000, **facts: Any) -> Re
     return Report(patch=patch, at=at, received_at=at, author="dev-s", **facts)
 
 
-def place(offset: int, epoch: int = 1) -> Place:
+def at_offset(offset: int, epoch: int = 1) -> Place:
     return Place("shadow/0", epoch, offset)
 
 
@@ -93,15 +96,26 @@ class House:
         return await self.shadows.get(key)
 
 
+def place_of(request: pytest.FixtureRequest) -> str | Path:
+    """Where the database of a kind is, for ``open_house``."""
+    if request.param == "memory":
+        return "memory"
+    found: str | Path = request.getfixturevalue({"sqlite": "tmp_path", "mongodb": "mongo_url"}[request.param])
+    return found
+
+
 @asynccontextmanager
-async def open_house(kind: str, folder: Path) -> AsyncIterator[House]:
+async def open_house(place: str | Path) -> AsyncIterator[House]:
+    """``place``: ``memory``, the address of a MongoDB, or the folder of an SQLite file."""
     clock = ManualClock()
     async with AsyncExitStack() as stack:
         database: Database
-        if kind == "memory":
+        if isinstance(place, Path):
+            database = await stack.enter_async_context(SqliteDatabase(place / "state.db", clock))
+        elif place == "memory":
             database = MemoryDatabase(clock)
         else:
-            database = await stack.enter_async_context(SqliteDatabase(folder / "state.db", clock))
+            database = await stack.enter_async_context(MongoDatabase(place, clock))
         house = House(database, clock)
         await house.begin()
         yield house

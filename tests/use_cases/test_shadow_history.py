@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from iotsphere.entities.shadow import ShadowKey
 from iotsphere.use_cases import fleet
 from iotsphere.use_cases.ports.database import Write
 
-from .shadow_house import DOMAIN, KEY, KINDS, House, open_house, said, wanted
+from .shadow_house import DOMAIN, KEY, KINDS, House, open_house, place_of, said, wanted
 
 
 @pytest.fixture(params=KINDS)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(request.param, tmp_path) as opened:
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    async with open_house(place_of(request)) as opened:
         yield opened
 
 

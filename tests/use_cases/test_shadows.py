@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,12 @@ from iotsphere.use_cases.ports.database import Outcome, Write
 from iotsphere.use_cases.shadow_writer import SHADOWS
 from iotsphere.use_cases.shadows import Shadows
 
-from .shadow_house import DOMAIN, KEY, KINDS, House, open_house, place, said, wanted
+from .shadow_house import DOMAIN, KEY, KINDS, House, at_offset, open_house, place_of, said, wanted
 
 
 @pytest.fixture(params=KINDS)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(request.param, tmp_path) as opened:
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    async with open_house(place_of(request)) as opened:
         yield opened
 
 
@@ -106,7 +105,7 @@ async def test_b21_fifty_writers_make_a_thousand_versions_and_lose_nothing(house
 
 async def test_a_slice_of_reports_is_one_write_for_each_shadow_and_a_version_for_each_report(house: House) -> None:
     other = ShadowKey(DOMAIN, "d2", "radio")
-    reports = [(key, said({"n": number}, place=place(2 * number + index))) for number in range(3)
+    reports = [(key, said({"n": number}, place=at_offset(2 * number + index))) for number in range(3)
                for index, key in enumerate((KEY, other), 1)]  # fmt: skip
     answers = await house.shadows.fold(reports)
     assert answers == [Answer(version, 0, changed=True) for version in (1, 1, 2, 2, 3, 3)]
@@ -117,7 +116,7 @@ async def test_a_slice_of_reports_is_one_write_for_each_shadow_and_a_version_for
         for version in (1, 2, 3)
     ]  # fmt: skip
     # After a crash the slice comes again, and perhaps more with it.
-    again = await house.neighbour().shadows.fold([*reports, (KEY, said({"n": 9}, place=place(7)))])
+    again = await house.neighbour().shadows.fold([*reports, (KEY, said({"n": 9}, place=at_offset(7)))])
     assert [answer.changed for answer in again if isinstance(answer, Answer)] == [False] * 6 + [True]
     assert (await house.shadow()).reported == {"n": 9}
     assert (await house.shadow()).version == 4
@@ -334,10 +333,10 @@ async def test_a_lost_answer_may_be_asked_for_again(faulty: Faulty, shadows: Sha
     with pytest.raises(DatabaseUnavailable):
         await shadows.desire(KEY, wanted({"a": 1}, message_id="m1"))
     with pytest.raises(DatabaseUnavailable):
-        await shadows.fold([(KEY, said({"n": 1}, place=place(1))), (KEY, said({"n": 2}, place=place(2)))])
+        await shadows.fold([(KEY, said({"n": 1}, place=at_offset(1))), (KEY, said({"n": 2}, place=at_offset(2)))])
     faulty.forgets_to_answer = False
     assert await shadows.desire(KEY, wanted({"a": 1}, message_id="m1")) == Answer(1, 1, changed=True)
-    again = await shadows.fold([(KEY, said({"n": 1}, place=place(1))), (KEY, said({"n": 2}, place=place(2)))])
+    again = await shadows.fold([(KEY, said({"n": 1}, place=at_offset(1))), (KEY, said({"n": 2}, place=at_offset(2)))])
     assert again == [Answer(3, 1, changed=False)] * 2
     assert (await shadows.get(KEY)).reported == {"n": 2}
 
@@ -381,6 +380,33 @@ async def test_a_change_that_fails_fails_alone(shadows: Shadows) -> None:
     )
     assert isinstance(fault, ZeroDivisionError)
     assert answer == Answer(1, 1, changed=True)
+
+
+async def test_an_error_that_nobody_has_foreseen_reaches_those_who_wait_and_nobody_else(
+    faulty: Faulty, shadows: Shadows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> Any:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    def spoiled(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    for place, method, fault in (
+        (faulty, "get_many", broken),
+        (faulty, "write", broken),
+        (ShadowDocument, "read", spoiled),
+        (ShadowDocument, "write", spoiled),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, method, fault)
+            first = asyncio.ensure_future(shadows.desire(KEY, wanted({"a": 1})))
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(shadows.desire(KEY, wanted({"b": 1})))
+            results = await asyncio.gather(first, second, return_exceptions=True)
+            assert [type(result) for result in results] == [ZeroDivisionError] * 2
+    assert await shadows.desire(KEY, wanted({"a": 1})) == Answer(1, 1, changed=True)
+    assert shadows.writer.waiting == 0
 
 
 async def test_whoever_gives_up_waiting_is_not_waited_for(shadows: Shadows) -> None:

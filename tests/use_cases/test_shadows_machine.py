@@ -7,18 +7,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from iotsphere.adapters.shadow_messages import tell
 from iotsphere.entities.errors import VersionConflict
 from iotsphere.entities.merge_patch import leaves, merge, same
 from iotsphere.entities.shadow import Answer, Shadow, ShadowKey
+from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadows import Shadows
 from tests.entities.json_values import PATCHES, plain_merge
 
-from .shadow_house import KEY, House, open_house, place, said, wanted
+from .shadow_house import KEY, House, at_offset, open_house, said, wanted
 
 WRITERS = st.lists(st.tuples(st.integers(0, 2), PATCHES), min_size=1, max_size=6)
 
@@ -26,13 +28,13 @@ WRITERS = st.lists(st.tuples(st.integers(0, 2), PATCHES), min_size=1, max_size=6
 class ShadowMachine(RuleBasedStateMachine):
     """Three processes on one database. ``accepted``: what was answered, in the order of the versions."""
 
-    kind = "memory"
+    place: str | None = "memory"
 
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
         self._folder = tempfile.TemporaryDirectory()
-        self._context = open_house(self.kind, Path(self._folder.name))
+        self._context = open_house(self.place or Path(self._folder.name))
         self.house: House = self._run(self._context.__aenter__())
         self.houses = [self.house, self.house.neighbour(), self.house.neighbour()]
         self.accepted: dict[int, tuple[str, dict[str, Any]]] = {}
@@ -85,7 +87,7 @@ class ShadowMachine(RuleBasedStateMachine):
         """The processor folds what came since its last commit; a crash loses the commit, so that it comes again."""
         self.log += patches
         entries = range(self.committed, len(self.log))
-        reports = [(KEY, said(self.log[offset], place=place(offset + 1))) for offset in entries]
+        reports = [(KEY, said(self.log[offset], place=at_offset(offset + 1))) for offset in entries]
         answers = self._run(self.houses[process].shadows.fold(reports))
         for offset, answer in zip(entries, answers, strict=True):
             self._accept(answer, "reported", self.log[offset])
@@ -144,10 +146,27 @@ class ShadowMachine(RuleBasedStateMachine):
 
 
 class SqliteShadowMachine(ShadowMachine):
-    kind = "sqlite"
+    place = None
 
 
 TestShadowsInMemory = ShadowMachine.TestCase
 TestShadowsInMemory.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 TestShadowsInSqlite = SqliteShadowMachine.TestCase
 TestShadowsInSqlite.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
+
+
+@pytest.mark.slow
+def test_shadows_in_mongodb(mongo_url: str) -> None:
+    class MongoShadowMachine(ShadowMachine):
+        place = mongo_url
+
+        def teardown(self) -> None:
+            async def empty() -> None:
+                for stored in await self.house.database.scan("shadows"):
+                    await self.house.database.put("shadows", Write(stored.key, stored, None))
+
+            self._run(empty())
+            super().teardown()
+
+    few = settings(max_examples=5, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(MongoShadowMachine, settings=few)
