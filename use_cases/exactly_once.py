@@ -42,7 +42,8 @@ class ExactlyOnce:
             return None  # of a session that has ended
         hold.record = document.version
         received = tuple(Received(*each) for each in value["received"])
-        inbound = Inbound(value["generation"], tuple(value["before"]), tuple(value["settled"]), received)
+        settled = tuple((packet_id, generation) for packet_id, generation in value["settled"])
+        inbound = Inbound(value["generation"], tuple(value["before"]), settled, received)
         return read_sent(domain, value), inbound
 
     async def keep(self, hold: Hold, kept: Kept, inbound: Inbound) -> None:

@@ -55,12 +55,12 @@ class Inbound:
     """What is known of a client's messages at QoS 2.
 
     ``generation``: what goes into the ids of new ones. ``before``: generations of earlier connections that ended without
-    saying what they had received, oldest first; ``settled``: packet ids for which these no longer count.
+    saying what they had received, oldest first; ``settled``: (packet id, the last generation that no longer counts for it).
     """
 
     generation: int = 0
     before: tuple[int, ...] = ()
-    settled: tuple[int, ...] = ()
+    settled: tuple[tuple[int, int], ...] = ()
     received: tuple[Received, ...] = ()
 
 

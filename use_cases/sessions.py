@@ -77,15 +77,15 @@ class Sessions:
         kept = read(domain, value)
         hold.salt = value.get("salt") or secrets.token_hex(8)
         generation, before = value.get("generation", 0), tuple(value.get("before", ()))
-        settled: tuple[int, ...] = ()
+        settled: tuple[tuple[int, int], ...] = ()
         received: tuple[Received, ...] = ()
         record = await self.exactly_once.load(hold, domain)
         if record is not None:
             sent, inbound = record
             kept = replace(sent, wanted=kept.wanted)
-            received = inbound.received
+            received, settled = inbound.received, inbound.settled
             if inbound.generation >= generation:
-                generation, before, settled = inbound.generation, inbound.before, inbound.settled
+                generation, before = inbound.generation, inbound.before
         if not value.get("clean"):  # it ended without saying what it had received
             before = (*before, generation)[-GENERATIONS:]
         hold.inbound = Inbound(max(generation + 1, self._clock.now()), before, settled if before else (), received)

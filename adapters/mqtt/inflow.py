@@ -41,7 +41,7 @@ class Inflow:
         self.changed = False
         self._salt = salt.encode()
         self._before = state.before
-        self._settled = dict.fromkeys(state.settled)
+        self._settled = dict(state.settled)
         self._received = {each.packet_id: each for each in state.received}
         self._steps = dict.fromkeys(self._received, EARLIER)
 
@@ -65,8 +65,9 @@ class Inflow:
             self.repeated += 1
             self._hold(packet_id)
             return False
-        again = bool(packet.flags & DUP) and packet_id not in self._settled
-        before = self._before if again else ()
+        again = bool(packet.flags & DUP)
+        settled = self._settled.get(packet_id, 0)
+        before = tuple(each for each in self._before if each > settled) if again else ()
         generation = before[-1] if before else self.generation
         self._received[packet_id] = Received(packet_id, generation, False, mark)
         self._steps[packet_id] = PENDING if again else FRESH
@@ -121,9 +122,10 @@ class Inflow:
         if step in (HELD, FRESH_HELD):
             self.held -= 1
         if self._before:
-            self._settled[packet_id] = None
+            self._settled[packet_id] = self.generation
             # What is sent again comes before anything new (MQTT 5 section 4.4), so all of that has come by now.
-            if step in (FRESH, FRESH_HELD) or len(self._settled) > SETTLED_AT_MOST:
+            fresh = step in (FRESH, FRESH_HELD) and not self.unsure
+            if fresh or len(self._settled) > SETTLED_AT_MOST:
                 self._before, self._settled = (), {}
         elif known is None:
             return False
@@ -138,8 +140,10 @@ class Inflow:
         return self.state()
 
     def state(self) -> Inbound:
-        """What is known."""
-        return Inbound(self.generation, self._before, tuple(sorted(self._settled)), tuple(self._received.values()))
+        """What is known. A message that may have any of several ids is left out: it is found by what was ``before``."""
+        unsure = {packet_id for packet_id, generations in self.unsure.items() if len(generations) > 1}
+        received = tuple(each for each in self._received.values() if each.packet_id not in unsure)
+        return Inbound(self.generation, self._before, tuple(self._settled.items()), received)
 
 
 def _mark(packet: Publish | Oversized) -> int:

@@ -200,9 +200,12 @@ def test_after_a_bad_end_what_is_sent_again_is_looked_up_and_what_is_new_is_not(
 def test_an_id_that_became_free_is_no_longer_looked_up_in_earlier_generations() -> None:
     inflow = Inflow("s", Inbound(9, before=(5,)))
     assert inflow.free(3)  # a PUBREL for a message that was in no record
-    assert inflow.snapshot(10) == Inbound(10, (5,), (3,))
+    assert inflow.snapshot(10) == Inbound(10, (5,), ((3, 9),))
     inflow.take(twice(3, flags=12))
     assert inflow.unsure == {}
+    later = Inflow("s", Inbound(11, (5, 10), ((3, 9),)))
+    later.take(twice(3, flags=12))
+    assert later.unsure == {3: (10,)}
 
 
 def test_once_a_new_message_is_through_nothing_is_looked_up_any_more() -> None:
