@@ -18,10 +18,11 @@ def tell(before: Shadow, after: Shadow) -> list[tuple[str, dict[str, Any]]]:
     """The messages of one version, as (kind of topic, payload), in the order in which they are to be sent.
 
     Where only evidence was taken, the document is told once more with the same version and the new wishes; what the
-    gateway remembers for itself is not told at all.
+    gateway remembers for itself is not told at all. A state that was changed by hand is told once it is a version.
     """
     if after.version == before.version:
-        return [("document", document_payload(after))] if after.wishes != before.wishes else []
+        by_hand = (after.reported, after.desired) != (before.reported, before.desired)
+        return [("document", document_payload(after))] if after.wishes != before.wishes and not by_hand else []
     messages: list[tuple[str, dict[str, Any]]] = []
     if patch := diff(before.desired, after.desired):
         payload = {"desired": after.desired, "patch": patch, "version": after.version, "author": after.author}

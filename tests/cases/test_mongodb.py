@@ -1,0 +1,133 @@
+"""A gateway whose database is MongoDB: what anybody writes there reaches a subscribed browser (B18-B20), and more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pymongo
+import pymongo.database
+import pytest
+import pytest_asyncio
+
+from tests.support import mongo
+from tests.support.gateway import Gateway
+
+from .clients import browser
+from .twins import shadow, twin, until_shadow
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Shell = pymongo.database.Database[dict[str, Any]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(shared_mongo: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    url = f"mongodb://127.0.0.1:{shared_mongo.port}/gateway?replicaSet={mongo.NAME}"
+    async with Gateway(tmp_path_factory.mktemp("mongodb") / "data", settings={"database": url}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shell(shared_mongo: Any) -> Iterator[Shell]:
+    with mongo.direct(shared_mongo.port) as client:
+        yield client["gateway"]
+
+
+async def told(page: Any, topic: str, wanted: Any) -> list[dict[str, Any]]:
+    """Read messages until one on the topic fits; returns all that were read."""
+    read: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for message in (await asyncio.wait_for(page.push("messages"), 20))["messages"]:
+            read.append(message)
+            if message["metadata"]["topic"] == topic and wanted(message["payload"]):
+                return read
+    raise AssertionError(read)
+
+
+async def test_a_device_and_a_browser_meet_over_mongodb(gateway: Gateway, shell: Shell) -> None:
+    (who,) = await gateway.add_devices(["m1"])
+    async with gateway.api() as api, twin(gateway, who, honours=True) as device, browser(gateway) as page:
+        await page.subscribe("iotsphere/devices/m1/shadow/#")
+        await api.patch("/api/v1/devices/m1/shadow", json={"desired": {"led": True}})
+        await until_shadow(api, "m1", reported={"led": True}, delta={})
+        done = await api.post("/api/v1/devices/m1/commands", json={"payload": {"n": 1}, "wait": 20})
+        assert (done.json()["state"], done.json()["result"]) == ("succeeded", {"n": 1})
+        stored = shell["shadows"].find_one({"_id": "iotsphere/m1"})
+        assert stored is not None
+        assert (stored["reported"], stored["version"]) == ({"led": True}, 2)
+        assert device.of("commands/request") == [{"n": 1}]
+
+
+async def test_what_is_written_with_the_shell_reaches_the_browser_and_the_device(
+    gateway: Gateway, shell: Shell
+) -> None:
+    (who,) = await gateway.add_devices(["m2"])
+    async with gateway.api() as api, twin(gateway, who) as device, browser(gateway) as page:
+        await api.patch("/api/v1/devices/m2/shadow", json={"desired": {"rate": 1}})
+        await page.subscribe("iotsphere/devices/m2/shadow/+")
+        shell["shadows"].update_one({"_id": "iotsphere/m2"}, {"$set": {"desired.rate": 7}})
+        topic = "iotsphere/devices/m2/shadow"
+        read = await told(page, f"{topic}/document", lambda payload: payload["version"] == 2)
+        assert read[-1]["payload"]["desired"] == {"rate": 7}
+        assert read[-1]["payload"]["author"] == "database"
+        assert any(message["metadata"]["topic"] == f"{topic}/desired" for message in read)
+        await device.until("shadow/delta", 2)
+        assert device.of("shadow/delta")[-1]["delta"] == {"rate": 7}
+        shell["notifications"].insert_one(
+            {"_id": "iotsphere/ann/n1", "revision": 1, "schema": 1, "domain": "iotsphere", "user": "ann", "id": "n1",
+             "at": 1, "content": {"title": "dry"}, "unread": True}
+        )  # fmt: skip
+        await page.subscribe("iotsphere/users/ann/#")
+        shell["notifications"].insert_one(
+            {"_id": "iotsphere/ann/n2", "revision": 1, "schema": 1, "domain": "iotsphere", "user": "ann", "id": "n2",
+             "at": 2, "content": {"title": "wet"}, "unread": True}
+        )  # fmt: skip
+        await told(page, "iotsphere/users/ann/notifications", lambda payload: payload == {"id": "n2", "title": "wet"})
+
+
+async def test_case_b18_a_change_too_large_for_the_feed_does_not_stop_it(gateway: Gateway, shell: Shell) -> None:
+    await gateway.add_devices(["m3"])
+    async with gateway.api() as api, browser(gateway) as page:
+        await page.subscribe("iotsphere/devices/m3/shadow/document", "iotsphere/system/alerts")
+        shell["notifications"].insert_one({"_id": "iotsphere/big/b1", "revision": 1, "content": {"x": "a" * 9_000_000}})
+        shell["notifications"].update_one({"_id": "iotsphere/big/b1"}, {"$set": {"content.x": "b" * 9_000_000}})
+        await api.patch("/api/v1/devices/m3/shadow", json={"desired": {"on": 1}})
+        await told(page, "iotsphere/devices/m3/shadow/document", lambda payload: payload["version"] == 1)
+
+
+async def test_case_b19_a_dropped_collection_is_told_and_the_feed_goes_on(gateway: Gateway, shell: Shell) -> None:
+    await gateway.add_devices(["m4"])
+    async with gateway.api() as api, browser(gateway) as page:
+        await page.subscribe("iotsphere/users/eve/preferences", "iotsphere/devices/m4/shadow/document")
+        await api.patch("/api/v1/users/eve/preferences", json={"preferences": {"theme": "dark"}})
+        topic = "iotsphere/users/eve/preferences"
+        await told(page, topic, lambda payload: payload["preferences"] == {"theme": "dark"})
+        shell.drop_collection("preferences")
+        await told(page, topic, lambda payload: payload.get("deleted"))
+        await api.patch("/api/v1/devices/m4/shadow", json={"desired": {"on": 1}})
+        await told(page, "iotsphere/devices/m4/shadow/document", lambda payload: payload["version"] == 1)
+        again = await api.patch("/api/v1/users/eve/preferences", json={"preferences": {"theme": "light"}})
+        assert again.status_code == 200, again.text
+        await told(page, topic, lambda payload: payload["preferences"] == {"theme": "light"})
+        assert (await api.get("/ready")).status_code == 200
+
+
+async def test_case_b20_a_change_and_a_removal_at_once_end_in_the_removal(gateway: Gateway, shell: Shell) -> None:
+    await gateway.add_devices(["m5"])
+    async with gateway.api() as api, browser(gateway) as page:
+        await page.subscribe("iotsphere/devices/m5/shadow/document")
+        await api.patch("/api/v1/devices/m5/shadow", json={"desired": {"on": 1}})
+        await api.patch("/api/v1/devices/m5/shadow", json={"desired": {"on": 2}})
+        shell["shadows"].update_one({"_id": "iotsphere/m5"}, {"$set": {"desired.on": 3}})
+        shell["shadows"].delete_one({"_id": "iotsphere/m5"})
+        topic = "iotsphere/devices/m5/shadow/document"
+        read = await told(page, topic, lambda payload: payload.get("deleted"))
+        versions = [message["payload"]["version"] for message in read]
+        assert versions == sorted(versions)
+        anew = await api.patch("/api/v1/devices/m5/shadow", json={"desired": {"on": 4}})
+        assert anew.json()["version"] == versions[-1] + 1
+        assert (await shadow(api, "m5"))["desired"] == {"on": 4}
