@@ -55,6 +55,7 @@ class Feed:
         self._pace = Pace.MANY
         self._place = Place(Timestamp(0, 0), "")
         self._store = Store("", {})
+        self._fetched = False
 
     async def follow(self, after: str, store: Store) -> AsyncGenerator[Change, None]:
         """Changes after a token, for ever. Raises ChangesLost, DatabaseUnavailable."""
@@ -86,11 +87,13 @@ class Feed:
         quiet = self._link.options.quiet
         loop = asyncio.get_running_loop()
         stream = await self._open(lean=False)
+        self._fetched = False
         try:
             quiet_at = loop.time() + quiet
             alive = True
             while alive:
                 events, token, alive = await stream.more(size, min(WAIT_S, quiet))
+                self._fetched = self._fetched or bool(events)
                 for event in events:
                     if self._place.has_seen(event):
                         continue
@@ -123,6 +126,8 @@ class Feed:
                     break
                 (event,) = events
                 if self._place.has_seen(event):
+                    if not self._fetched:  # not even the first could be fetched whole: what is too large is of this time
+                        told_at = event["clusterTime"]
                     continue
                 if told_at is not None and event["clusterTime"] != told_at:
                     self._place = place_behind(told_at)

@@ -26,7 +26,8 @@ def by_prefix(prefix: str, after: str) -> Document:
 
 def by_index(index: Index, equal: Sequence[Any], after: Any) -> tuple[Document, list[tuple[str, int]]]:
     """The filter and the order for a search along an index. Values are compared, never interpreted."""
-    conditions: list[Document] = [{path: {"$not": {"$type": "array"}}} for path in _paths(index)]
+    conditions: list[Document] = [{"_id": {"$gte": ""}}]
+    conditions += [{path: {"$not": {"$type": "array"}}} for path in _paths(index)]
     conditions += [{field: {"$eq": value}} for field, value in zip(index.fields, equal, strict=False)]
     conditions += [{field: {"$type": _SCALARS, "$exists": True}} for field in index.fields[len(equal) :]]
     following = index.fields[len(equal)] if len(equal) < len(index.fields) else None
