@@ -134,10 +134,13 @@ class ReplicaSet:
             client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": True})
 
     def revive(self) -> None:
-        """Start the members that were killed, and wait until the set is whole."""
+        """Start the members that were killed. From the main thread, like every server; see ``whole`` then."""
         for member in self.members:
             if member.process is None:
                 member.start()
+
+    def whole(self) -> None:
+        """Wait until all members are there and have caught up."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with direct(self.primary().port) as client, contextlib.suppress(PyMongoError):
