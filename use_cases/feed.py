@@ -165,6 +165,10 @@ class Feed:
                 now = now or self.clock.now()
                 if record.expires_at <= now:
                     self.expired += 1
+                    for group in match(record.topic):
+                        for reader in group.live.get(partition, ()):
+                            if reader.passed is not None:
+                                reader.passed(entry)
                     continue
             for group in match(record.topic):
                 entries = touched.get(group)

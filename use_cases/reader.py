@@ -8,7 +8,7 @@ between and nothing comes twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final, Protocol
 
@@ -55,6 +55,7 @@ class Reader:
         self.stale: dict[str, Entry] = {}
         self.held: Mapping[Partition, Position] | None = None
         self.superseded = 0
+        self.passed: Callable[[Entry], None] | None = None  # told what had expired, perhaps more than once
         self.missed_at_start: list[Gap] = []
         self._feed = feed
         self._log = log
@@ -264,21 +265,20 @@ class Reader:
         await self._room.wait()
 
     def _last_values(self) -> list[Entry]:
-        now = self._feed.clock.now()
-        known = self._feed.last_values.latest(self.subscription.filters)
+        known, now = self._feed.last_values.latest(self.subscription.filters), self._feed.clock.now()
         return [entry for entry in known if not 0 < entry.record.expires_at <= now]
 
     def _wanted(self, entries: Iterable[Entry]) -> list[Entry]:
-        now = 0
+        now = self._feed.clock.now()
         wanted = []
         for entry in entries:
             if not self.subscription.matches(entry.record.topic):
                 continue
-            if entry.record.expires_at:
-                now = now or self._feed.clock.now()
-                if entry.record.expires_at <= now:
-                    self._feed.expired += 1
-                    continue
+            if 0 < entry.record.expires_at <= now:
+                self._feed.expired += 1
+                if self.passed is not None:
+                    self.passed(entry)
+                continue
             wanted.append(entry)
         return wanted
 

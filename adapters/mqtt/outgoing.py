@@ -20,12 +20,13 @@ ERROR: Final = Reason.UNSPECIFIED_ERROR
 class Outgoing:
     """``window``: what is under way. ``aliases``: the topics that the client lets the server abbreviate."""
 
-    __slots__ = ("_speech", "aliases", "window")
+    __slots__ = ("_abandoned", "_speech", "aliases", "window")
 
     def __init__(self, speech: Speech) -> None:
         self.window: Window[Tag] = Window(0)
         self.aliases: AliasesOut | None = None
         self._speech = speech
+        self._abandoned: list[int] = []
 
     def fits(self, size: int) -> bool:
         """Whether the client takes a packet of so many bytes."""
@@ -48,8 +49,17 @@ class Outgoing:
         """Send a message at QoS 0."""
         self._speech.deliveries.append(packet)
 
+    def abandon(self, packet_id: int) -> None:
+        """Let a message at QoS 2 of an earlier connection go that cannot be sent again: its id must not stay taken."""
+        if not self._speech.online:
+            self._abandoned.append(packet_id)  # the welcome comes first
+            return
+        self.window.released[packet_id] = None
+        self._speech.promise(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))
+
     def resume(self) -> None:
         """Ask the client once more to let go what it has (MQTT 5 section 4.4)."""
+        self.window.released |= dict.fromkeys(self._abandoned)
         for packet_id in self.window.released:
             self._speech.put(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))
 

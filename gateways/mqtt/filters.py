@@ -162,6 +162,7 @@ class MqttFilters:
         if outbox.standing.reader is not None:
             outbox.standing.reader.close()
         outbox.standing.reader = reader
+        reader.passed = outbox.passed
         here = dict(reader.positions() or {})
         apart = {p: at for p, at in positions.items() if p in here and at != here[p]}
         if before:
@@ -174,6 +175,7 @@ class MqttFilters:
             outbox.standing.held = {**here, **apart}
             start = Start("cursor", Cursor("", outbox.standing.held))
             outbox.standing.reader = await subscribe(self._principal, Subscription(filters, start), outbox)
+            outbox.standing.reader.passed = outbox.passed
             outbox.standing.held = None
             for gap in outbox.standing.reader.missed_at_start:
                 outbox.missed(outbox.standing.reader, gap)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from ...adapters.mqtt import packets as p
 from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
 from ...adapters.mqtt.playground import PlaygroundPlans
@@ -25,9 +24,9 @@ from ...use_cases.reader import Reader
 from ...use_cases.session_state import Kept, UnderWay, Wanted
 from ...use_cases.share_crew import Handout
 from .door import MqttDoor
-from .parts import Parts
+from .sender import MqttSender
 from .sharing import MqttShares
-from .standing import Ahead, Place, Retained, Standing, Watched
+from .standing import Ahead, Standing, Watched
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
@@ -42,24 +41,21 @@ class MqttOutbox:
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, flush: Callable[[], None]) -> None:
         self.told: Callable[[Gap], None] | None = None
         self.full = False
-        self.moved = False
-        self._care = door.use.care if principal.kind == "device" else None
-        playground = door.use.playground
-        watched = self._care.watches if self._care is not None else None
+        care, playground = door.use.care if principal.kind == "device" else None, door.use.playground
+        watched = care.watches if care is not None else None
         self.plans = Plans(watched) if playground is None else PlaygroundPlans(playground)
         self.standing = Standing(session, self.plans)
+        self.sender = MqttSender(door, session, principal, self.plans, self.standing)
+        self._care = care
         self._session = session
         self._principal = principal
-        self._clock = door.use.clock
         self._limit = door.limits.outbox_bytes
         self._counts = door.counts
         self._flush = flush
-        self._parts = Parts(session, self._clock, playground)
         self._queue: deque[tuple[Entry, Batch, int]] = deque()
         self._first: deque[Ahead] = deque()
         self._bytes = 0
         self._stalled: Reader | None = None
-        self._own: set[str] = set()
         self._greeting = False
         self.shares = MqttShares(door, session, principal, self)
         self._shared_next = False
@@ -73,9 +69,19 @@ class MqttOutbox:
             self._first.append(Ahead(entry.record, wanted, (entry.record.partition, entry.position)))
 
     def send_again(self, entry: Entry, under_way: UnderWay) -> None:
-        """Send a retained value that an earlier connection could not finish."""
+        """Send what an earlier connection could not finish, and no reader brings."""
         place = entry.record.partition, entry.position
         self._first.append(Ahead(entry.record, None, place, under_way))
+
+    def passed(self, entry: Entry) -> None:
+        """An entry had expired before its reader came by; but what was begun at QoS 2 is brought to its end."""
+        again = self.standing.under_way_since(entry)
+        if again is not None and again.qos == 2:
+            self.standing.sent_again(entry)
+            self.send_again(entry, again)
+            self.pump()
+        else:
+            self.standing.expired(entry)
 
     def send_first(self, records: Iterable[Record]) -> None:
         """Send records that have no place in the queue, before it, where a filter selects their topics."""
@@ -101,19 +107,10 @@ class MqttOutbox:
         self.send_first(records)
         self.pump()
 
-    def published(self, records: Iterable[Record]) -> None:
-        """Remember messages of the client's own, where it does not want to hear itself."""
-        if not self.plans.no_local:
-            return
-        for record in records:
-            plan = self.plans.of_topic(record.topic)
-            if plan is not None and plan.no_local:
-                self._own.add(record.message_id)
-
     def settled(self, event: Settled) -> None:
         """Take note of what the client has now."""
         self._counts["refused_by_client"] += event.refused
-        self.moved = True
+        self.sender.moved = True
         if self.shares.wanted or self.shares.lingers:
             self.shares.settled(event.tags)
         if self._care is not None:
@@ -157,7 +154,7 @@ class MqttOutbox:
         speech = self._session.speech
         while not (self.full or self._greeting or speech.blocked):
             if self._first:
-                size = self._send_first(self._first[0])
+                size = self.sender.ahead(self._first[0])
                 if size < 0:
                     break
                 self._first.popleft()
@@ -169,7 +166,7 @@ class MqttOutbox:
             elif queue:
                 self._shared_next = True
                 entry, batch, index = queue[0]
-                size = self._send(entry, batch, index)
+                size = self.sender.entry(entry, batch, index)
                 if size < 0:
                     break
                 queue.popleft()
@@ -186,94 +183,9 @@ class MqttOutbox:
             stalled, self._stalled = self._stalled, None
             stalled.resume()
 
-    def _send(self, entry: Entry, batch: Batch, index: int) -> int:
-        """Send one entry; returns its size, 0 when it is passed over, -1 when the window is full."""
-        record = entry.record
-        standing = self.standing
-        flags = 0
-        again: UnderWay | None = None
-        if standing.earlier:
-            if standing.has(entry):
-                return 0
-            again = standing.under_way_since(entry)
-        plan = self.plans.of(entry)
-        if plan is None or (plan.no_local and record.message_id in self._own):
-            self._own.discard(record.message_id)
-            standing.settled(entry)
-            return 0
-        if record.expires_at and record.expires_at <= self._clock.now():
-            self._counts["expired"] += 1
-            return self._pass_over(entry, Tally(expired=1))
-        place = record.partition, entry.position
-        tag: Place | Watched = place
-        if plan.watched and self._care is not None:
-            if self._care.skip(self._principal, record):
-                self._counts["superseded"] += 1
-                return self._pass_over(entry, Tally(superseded=1))
-            tag = Watched(place, record)
-        qos = plan.qos if again is None else again.qos
-        if qos and self._session.outgoing.window.free <= 0:
-            return -1
-        flags |= qos << 1 | (p.RETAIN if plan.as_published and record.retain else 0)
-        packet_id = 0
-        if again is not None:
-            packet_id, flags = again.packet_id, flags | p.DUP
-            standing.settled(entry)
-            self._counts["redelivered"] += 1
-        return self._write(self._parts.of_entry(batch, index, flags, plan.identifiers), flags, tag, packet_id)
-
-    def _pass_over(self, entry: Entry, tally: Tally) -> int:
-        self.standing.not_applied(entry.record.partition, entry.position.offset, tally)
-        self.standing.settled(entry)
-        return 0
-
-    def _send_first(self, ahead: Ahead) -> int:
-        """Send a retained value for its filter, or a record by what all filters make of its topic."""
-        record, wanted, place, again = ahead
-        if record.expires_at and record.expires_at <= self._clock.now():
-            return 0
-        tag: Retained | Watched = Watched(None, record) if place is None else Retained(place)
-        flags, packet_id = p.RETAIN if place is not None else 0, 0
-        identifiers: tuple[int, ...]
-        if wanted is not None:
-            identifiers = (wanted.identifier,) if wanted.identifier else ()
-            qos = self.plans.retained_qos(record, wanted)
-        else:
-            plan = self.plans.of_topic(record.topic)
-            if plan is None:
-                return 0
-            qos, identifiers = plan.qos, plan.identifiers
-        if again is not None:
-            qos, packet_id = again.qos, again.packet_id
-            flags |= p.DUP if packet_id else 0
-        if qos and self._session.outgoing.window.free <= 0:
-            return -1
-        flags |= qos << 1
-        return self._write(self._parts.of_record(record, flags, identifiers), flags, tag, packet_id)
-
     def send_shared(self, record: Record, flags: int, identifiers: tuple[int, ...], handout: Handout) -> int:
         """Send a message of a shared subscription; returns its size, 0 when it is too large for the client."""
-        return self._write(self._parts.of_record(record, flags, identifiers), flags, handout, 0)
-
-    def _write(
-        self, parts: tuple[bytes, bytes], flags: int, tag: Place | Retained | Watched | Handout, packet_id: int
-    ) -> int:
-        outgoing = self._session.outgoing
-        size = len(parts[0]) + len(parts[1]) + 2
-        if not outgoing.fits(size):
-            self._counts["too_large_for_client"] += 1  # MQTT 5 section 3.1.2.11.4: discarded as if it were delivered
-            return 0
-        self._counts["delivered"] += 1
-        self.moved = True
-        if flags & 4:
-            outgoing.send_once(parts, tag, packet_id)
-        elif flags & 2:
-            outgoing.send(parts, tag, packet_id)
-        else:
-            outgoing.send_unanswered(parts[0] + parts[1])
-        if isinstance(tag, Watched) and self._care is not None:
-            self._care.sent(self._principal, tag.record)
-        return size
+        return self.sender.shared(record, flags, identifiers, handout)
 
     # -- where the client stands --------------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class Standing:
         self._plans = plans
         self._sent: dict[Partition, Position] = {}
         self._again: dict[Place, UnderWay] = {}
+        self._expired: dict[Partition, int] = {}
         self._not_applied: dict[Partition, list[tuple[int, Tally]]] = {}
 
     def resume(self, kept: Kept) -> None:
@@ -80,9 +81,23 @@ class Standing:
         """How an earlier connection sent the entry, if it was not acknowledged."""
         return self._again.get((entry.record.partition, entry.position))
 
-    def settled(self, entry: Entry) -> None:
-        """What was sent in an earlier connection is under way again, or is not sent any more."""
+    def sent_again(self, entry: Entry) -> None:
+        """What was sent in an earlier connection is under way again."""
         self._again.pop((entry.record.partition, entry.position), None)
+
+    def given_up(self, entry: Entry) -> None:
+        """An entry is not sent any more, whether an earlier connection sent it or not."""
+        again = self._again.pop((entry.record.partition, entry.position), None)
+        if again is not None and again.qos == 2:
+            self._session.outgoing.abandon(again.packet_id)
+
+    def expired(self, entry: Entry) -> None:
+        """Book an entry that its reader did not hand over; it may say so again when it reads that part again."""
+        partition, offset = entry.record.partition, entry.position.offset
+        if offset > self._expired.get(partition, 0):
+            self._expired[partition] = offset
+            self.not_applied(partition, offset, Tally(expired=1))
+            self.given_up(entry)
 
     def not_applied(self, partition: Partition, offset: int, tally: Tally) -> None:
         """Book what was passed over, up to an offset."""
@@ -100,7 +115,13 @@ class Standing:
         for entry in queue:
             reached[entry.record.partition] = before(entry.position)
         if self._sent:
-            self._again = {place: i for place, i in self._again.items() if place[1] > reached.get(place[0], NOWHERE)}
+            passed = [
+                each for each in self._again.values() if each.position <= reached.get(each.partition, each.position)
+            ]
+            for each in passed:  # its filter is gone, or retention took it
+                del self._again[each.partition, each.position]
+                if each.qos == 2:
+                    self._session.outgoing.abandon(each.packet_id)
             self._sent = {p: at for p, at in self._sent.items() if reached.get(p, at) < at}
             if not self._sent:
                 self.earlier = False

@@ -79,7 +79,7 @@ class MqttVisit:
         self.saved = asyncio.Event()
         self.ingress = MqttIngress(door, session, principal, ties.moved)
         self.outbox = MqttOutbox(door, session, principal, ties.flush)
-        self.ingress.own = self.outbox.published
+        self.ingress.own = self.outbox.sender.published
         self.record = MqttRecord(door, session, principal, self.outbox, ties)
         self._door = door
         self._session = session
@@ -181,8 +181,8 @@ class MqttVisit:
         now = asyncio.get_running_loop().time()
         if hold is None or not hold.expiry or self._kept is not None or self._answering is not None:
             return
-        if outbox.moved or now - self._committed_at >= IDLE_COMMIT_S:
-            outbox.moved = False
+        if outbox.sender.moved or now - self._committed_at >= IDLE_COMMIT_S:
+            outbox.sender.moved = False
             self._committed_at = now
             positions = outbox.kept().positions
             await self._door.use.sessions.commit(hold, positions, outbox.standing.tallies(positions))

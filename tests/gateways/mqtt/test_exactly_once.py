@@ -12,6 +12,7 @@ import pytest
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.drivers.clock import ManualClock
+from iotsphere.entities.channel import Retention
 from iotsphere.entities.errors import Conflict
 from iotsphere.gateways.mqtt import MqttGateway
 from tests.support.waiting import until
@@ -382,6 +383,61 @@ async def test_a_client_that_refuses_a_message_at_qos_2_is_counted(house: House)
     await peer.drop()
 
 
+async def test_what_cannot_be_sent_again_lets_its_id_go(house: House) -> None:
+    """The client's grants are gone; what it had of the message it must not keep for ever under an id that is used again."""
+    address = await house.door()
+    peer = await come(house, address)
+    await listen(peer)
+    await house.say(T, 1)
+    first = await peer.expect(p.Publish)
+    await gone(house, peer)
+    async with Peer(address) as narrow:
+        kept = Properties(session_expiry_interval=600)
+        token = house.token("s", "subscribe:iotsphere/system/#")
+        assert (await narrow.connect(token, clean_start=False, properties=kept)).session_present
+        assert await narrow.expect(p.Ack) == release(first.packet_id)
+        narrow.send(complete(first.packet_id))
+        await narrow.ping()
+        assert narrow.packets == []
+
+
+async def test_what_retention_took_lets_its_id_go(house: House) -> None:
+    address = await house.door()
+    peer = await come(house, address)
+    await listen(peer)
+    await house.say(T, 1)
+    first = await peer.expect(p.Publish)
+    await gone(house, peer)
+    partition = (await house.entries())[0].record.partition
+    await house.log.retain(partition, Retention(0, 0, 1 << 60, 0), house.clock.now() + 1)
+    peer = await come(house, address)
+    await house.say(T, 2)
+    second = await peer.expect(p.Publish)
+    assert second.packet_id != first.packet_id
+    assert await peer.expect(p.Ack, lambda x: x.kind == p.PUBREL) == release(first.packet_id)
+    await peer.drop()
+
+
+async def test_what_was_begun_at_qos_2_does_not_expire() -> None:
+    clock = ManualClock(1_790_000_000_000)
+    async with open_house(clock=clock) as house:
+        address = await house.door()
+        peer = await come(house, address)
+        await listen(peer)
+        await house.say(T, 1, expires_at=clock.now() + 60_000)
+        first = await peer.expect(p.Publish)
+        await gone(house, peer)
+        await house.say(T, 2, expires_at=clock.now() + 60_000)
+        clock.advance(DAY_S * 1000)
+        peer = await come(house, address)
+        again = await peer.expect(p.Publish)
+        assert (value(again), again.packet_id, again.flags) == (1, first.packet_id, first.flags | DUP)
+        assert again.properties.message_expiry_interval == 1
+        await peer.ping()
+        assert peer.packets == []
+        await peer.drop()
+
+
 # -- after a long time ------------------------------------------------------------------------------------------------
 
 
@@ -416,3 +472,29 @@ async def test_24_hours_later_nothing_is_repeated_and_nothing_is_missing() -> No
         await other.drop()
         await peer.drop()
         await crashed.close()
+
+
+async def test_24_hours_offline_bring_what_has_not_expired_and_end_what_has() -> None:
+    clock = ManualClock(1_790_000_000_000)
+    async with open_house(clock=clock) as house:
+        address = await house.door()
+        peer = await come(house, address)
+        await listen(peer)
+        await gone(house, peer)
+        await house.say(T, 1, expires_at=clock.now() + 3600 * 1000)
+        await house.say(T, 2)
+        await house.say(T, 3, expires_at=clock.now() + 2 * DAY_S * 1000)
+        clock.advance(DAY_S * 1000)
+        assert await house.sessions.expire() == 0
+        peer = await come(house, address)
+        got = await peer.take(p.Publish, 2)
+        assert [(value(x), x.properties.message_expiry_interval) for x in got] == [(2, None), (3, DAY_S)]
+        await gone(house, peer)
+        progress = await house.log.committed("iotsphere/mqtt/service/s/c1")
+        assert sum(part.tally.expired for part in progress.values()) == 1
+        clock.advance(7 * DAY_S * 1000 - 1)
+        assert await house.sessions.expire() == 0
+        clock.advance(1)
+        assert await house.sessions.expire() == 1
+        assert await house.documents.scan("exactly-once") == []
+        assert await house.log.readers("iotsphere") == ["iotsphere/last-values"]
