@@ -126,7 +126,9 @@ class Feed:
                     break
                 (event,) = events
                 if self._place.has_seen(event):
-                    if not self._fetched:  # not even the first could be fetched whole: what is too large is of this time
+                    if (
+                        not self._fetched
+                    ):  # not even the first could be fetched whole: what is too large is of this time
                         told_at = event["clusterTime"]
                     continue
                 if told_at is not None and event["clusterTime"] != told_at:

@@ -68,7 +68,7 @@ class Link:
                 socketTimeoutMS=timeout_ms,
                 heartbeatFrequencyMS=2_000,
             )
-        except (ConfigurationError, InvalidURI) as error:
+        except (ConfigurationError, InvalidURI, OSError) as error:
             raise RequestInvalid(f"the MongoDB URL cannot be used: {error}; correct it") from error
         try:
             await self._examine()
@@ -148,6 +148,10 @@ def _parts_of(url: str) -> tuple[str, str]:
     else:
         try:
             parsed = parse_uri(url)
+        except OSError as error:
+            raise RequestInvalid(
+                f"a file that the MongoDB URL names cannot be used: {error.strerror}; correct it"
+            ) from error
         except (ConfigurationError, InvalidURI, ValueError) as error:
             raise RequestInvalid(
                 "the database's address is no MongoDB URL: write mongodb://HOST:PORT/NAME?replicaSet=…"
