@@ -199,6 +199,12 @@ def test_only_what_the_table_lists_may_be_sent(version: int, data: st.DataObject
         assert after.session.state == CLOSED
 
 
+def test_a_client_sends_no_subscription_identifier() -> None:
+    client = online(p.MQTT_5)
+    events = client.send(p.Publish(TOPIC, b"1", 1, 2, Properties(subscription_identifiers=(1,))))
+    assert ended(events).reason == Reason.PROTOCOL_ERROR
+
+
 def test_more_than_the_receive_maximum_is_cut_off_behind_what_was_allowed() -> None:
     client = online(p.MQTT_5, Offer(receive_maximum=2))
     events = client.send(publish(1), publish(0), publish(2), publish(0), publish(3))
