@@ -32,6 +32,7 @@ PACKAGES = {
     "mosquitto_pub": ("mosquitto-clients",),
     "node": ("nodejs",),
     "npm": ("npm",),
+    "curl": ("curl",),  # it brings libcurl and libssl, which the MongoDB server of the Python package needs
 }
 INSTALLED_ONLY = {"node", "npm"}  # Debian's Node.js reads its own parts at /usr/share, so it cannot run unpacked
 
