@@ -19,6 +19,7 @@ from .link import Document, Link
 from .options import DEFAULTS, MongoOptions
 from .stream import Stream
 from .tokens import place_after
+from .turnstile import Turnstile
 from .writing import Writer
 
 GET_AT_ONCE: Final = 500
@@ -35,6 +36,7 @@ class MongoDatabase:
         self.link = Link(url, options)
         self._clock = clock
         self._declared = Declared()
+        self._turnstile = Turnstile()
 
     async def __aenter__(self) -> MongoDatabase:
         """Connect. Raises DatabaseUnavailable, and RequestInvalid where the server cannot tell changes."""
@@ -72,7 +74,18 @@ class MongoDatabase:
         """Carry out several writes."""
         declared = self._declared.collection(collection)
         texts = texts_of(writes)
-        return await Writer(self.link, declared).write(writes, texts) if writes else []
+        if not writes:
+            return []
+        writer = Writer(self.link, declared)
+        if len(writes) > 1:
+            return await writer.write(writes, texts)
+        (only,) = writes
+
+        async def write() -> Outcome:
+            (outcome,) = await writer.write(writes, texts)
+            return outcome
+
+        return [await self._turnstile((collection, only.key), only.before, write)]
 
     async def put(self, collection: str, write: Write) -> Stored | None:
         """Carry out one write. Raises Conflict."""
