@@ -47,9 +47,8 @@ KINDS = [
         Kind(make, version, websocket),
         id=f"{make.__name__.removesuffix('Library').lower()}-{version}{'-websocket' if websocket else ''}",
     )
-    for websocket in (False, True)
+    for websocket, version in ((False, 4), (False, 5), (True, 5))
     for make in (PahoLibrary, AiomqttLibrary, MqttjsLibrary)
-    for version in (4, 5)
 ]
 
 

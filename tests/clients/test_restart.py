@@ -11,11 +11,12 @@ import pytest
 from tests.support.gateway import Gateway
 from tests.support.waiting import until
 
-from .library import Login
+from .library import Login, Refused
 from .mqttjs_library import MqttjsLibrary
 from .paho_library import PahoLibrary
 
 COUNT = 300
+PACKET_IDENTIFIER_NOT_FOUND = 0x92
 KILLED_AFTER = (60, 150)
 
 
@@ -36,12 +37,21 @@ async def test_a_library_goes_on_after_the_gateway_was_killed(
 
             async def publish(number: int) -> None:
                 nonlocal acknowledged
-                await library.publish(topic, b"%d" % number, qos)
+                try:
+                    await library.publish(topic, b"%d" % number, qos)
+                except Refused as told:
+                    # A PUBREL that was answered before the crash, and comes again: MQTT.js takes that for an error.
+                    if qos != 2 or told.code != PACKET_IDENTIFIER_NOT_FOUND:
+                        raise
                 acknowledged += 1
 
             all_of_them = asyncio.gather(*(publish(number) for number in range(COUNT)))
             for count in KILLED_AFTER:
-                await until(lambda count=count: acknowledged >= count, f"{count} are acknowledged")  # type: ignore[misc]
+
+                def reached(count: int = count) -> bool:
+                    return acknowledged >= count
+
+                await until(reached, f"{count} are acknowledged")
                 await gateway.restart()
             await all_of_them
         async with gateway.api() as api:
