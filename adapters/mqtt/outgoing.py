@@ -35,7 +35,7 @@ class Outgoing:
     def send(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
         """Send a message at QoS 1, made by ``publish_parts``. Raises ValueError when the window is full."""
         head, tail = parts
-        self._speech.deliveries += (head, self.window.take(tag, packet_id).to_bytes(2, "big"), tail)
+        self._speech.deliveries.extend((head, self.window.take(tag, packet_id).to_bytes(2, "big"), tail))
 
     def send_once(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
         """Send a message at QoS 2; it leaves once it is on record. Raises ValueError when the window is full."""

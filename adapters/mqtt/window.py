@@ -34,13 +34,15 @@ class Window(Generic[T]):
 
         Raises ValueError when the window is full.
         """
-        if self.free <= 0:
+        if len(self._tags) + len(self.released) >= self.size:
             raise ValueError("the delivery window is full")
         if not packet_id:
             packet_id = self._last
             while True:
                 packet_id = packet_id + 1 if packet_id < LAST_ID else 1
-                if packet_id not in self._tags and packet_id not in self._reserved and packet_id not in self.released:
+                if packet_id in self._tags or (self._reserved and packet_id in self._reserved):
+                    continue
+                if not self.released or packet_id not in self.released:
                     break
             self._last = packet_id
         self._reserved.pop(packet_id, None)
