@@ -15,7 +15,6 @@ from typing import Final, Protocol, Self
 import structlog
 
 from .containers import Container, make_container
-from .containers.state import COLLECTIONS
 from .containers.tls import listeners_of
 from .drivers.secrets import Secrets, load_or_create
 from .endpoints import parse_address, shown, write_endpoints
@@ -111,12 +110,13 @@ class App:
     async def open_stores(self) -> None:
         """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
         box = self.container
+        box.mapped()  # what is wrong with a file is said before anything is opened
         for driver in (box.log(), box.documents(), box.queue(), box.database()):
             if hasattr(driver, "__aenter__"):
                 await self._stack.enter_async_context(driver)
         for domain in self.settings.domains:
             await box.log().ensure(domain, box.channels())
-        await box.database().ensure(COLLECTIONS)
+        await box.database().ensure(box.state().collections)
 
     async def _open_door(self, role: str) -> None:
         box = self.container
@@ -155,6 +155,8 @@ class App:
                 self._watch("changes", state.listener.run)
                 self.container.readiness().append(state.listener.ready)
             case "processors":
+                if state.telemetry is not None:
+                    await state.telemetry.ensure()
                 for processor in state.processors:
                     self._watch(processor.name, processor)
                 self._watch("timers", state.timers.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -87,6 +88,24 @@ async def test_what_is_written_with_the_shell_reaches_the_browser_and_the_device
              "at": 2, "content": {"title": "wet"}, "unread": True}
         )  # fmt: skip
         await told(page, "iotsphere/users/ann/notifications", lambda payload: payload == {"id": "n2", "title": "wet"})
+
+
+async def test_telemetry_is_there_for_those_who_query_mongodb(gateway: Gateway, shell: Shell) -> None:
+    (who,) = await gateway.add_devices(["m6"])
+    async with twin(gateway, who) as device:
+        reading = {"value": 21.5, "unit": "Cel"}
+        await device.client.publish(f"{device.topic}/telemetry/temperature", json.dumps(reading), qos=1)
+        await device.client.publish(f"{device.topic}/telemetry", '{"humidity": 40, "pressure": null}', qos=1)
+        await device.client.publish(f"{device.topic}/telemetry/temperature", "22", qos=1)
+    deadline = time.monotonic() + 20
+    while True:
+        latest = {row["metric"]: row["value"] for row in shell["latest"].find({"device": "m6"})}
+        if latest == {"temperature": 22, "humidity": 40}:
+            break
+        assert time.monotonic() < deadline, latest
+        await asyncio.sleep(0.05)
+    history = sorted(row["value"] for row in shell["history"].find({"device": "m6", "metric": "temperature"}))
+    assert history == [21.5, 22]
 
 
 async def test_case_b18_a_change_too_large_for_the_feed_does_not_stop_it(gateway: Gateway, shell: Shell) -> None:

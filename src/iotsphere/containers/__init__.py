@@ -84,8 +84,10 @@ class Container(containers.DeclarativeContainer):
     authenticate = providers.Singleton(tls.authenticate_of, devices, access_tokens, revocations, certificate_login)
     rates = providers.Singleton(parts.rates_of, settings)
 
-    ground = providers.Singleton(states.Ground, database, edge, publish, devices, clock)
-    state = providers.Singleton(states.State, ground, log, documents)
+    telemetry = providers.Singleton(states.telemetry_of, settings, database_kind, database)
+    ground = providers.Singleton(states.Ground, database, edge, publish, devices, clock, telemetry)
+    mapped = providers.Singleton(states.mapped_of, settings)
+    state = providers.Singleton(states.State, ground, log, documents, mapped)
     client_state = providers.Callable(attrgetter("client"), state)
     requests = providers.Callable(attrgetter("requests"), state)
 

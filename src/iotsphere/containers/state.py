@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
+from ..adapters.change_file import parse_changes
+from ..adapters.change_mapping import ChangeMap
 from ..adapters.client_fleet import ClientFleet
 from ..adapters.client_state import ClientState, StateUseCases
 from ..adapters.command_messages import CommandMessages
@@ -19,6 +21,7 @@ from ..adapters.shadow_body import ShadowDocument
 from ..adapters.shadow_facts import ShadowFacts
 from ..adapters.shadow_keeping import ShadowKeeping
 from ..adapters.shadow_requests import ShadowRequests
+from ..adapters.telemetry_facts import TelemetryFacts
 from ..entities.errors import RequestInvalid
 from ..settings import Settings
 from ..use_cases.commands import COMMANDS, Commands
@@ -27,6 +30,7 @@ from ..use_cases.devices import Devices
 from ..use_cases.fact_tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
 from ..use_cases.ports.clock import Clock
+from ..use_cases.ports.telemetry import TelemetryStore
 from ..use_cases.processor import Processor
 from ..use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
 from ..use_cases.publish import MessagePublishUseCase
@@ -70,6 +74,27 @@ def mongodb_database(settings: Settings, clock: Clock) -> Any:
     return MongoDatabase(settings.database, clock)
 
 
+def mapped_of(settings: Settings) -> ChangeMap | None:
+    """The rules for further collections, from the file that the settings name. Raises RequestInvalid."""
+    path: Path | None = settings.changes_file
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestInvalid(f"cannot read {path}: {error}; see IOTSPHERE_CHANGES_FILE") from error
+    return parse_changes(text, path.name, settings.domains, [collection.name for collection in COLLECTIONS])
+
+
+def telemetry_of(settings: Settings, kind: str, database: Any) -> TelemetryStore | None:
+    """Where telemetry is kept for those who ask a database for it; the embedded ones leave it in the log."""
+    if kind != "mongodb":
+        return None
+    from ..drivers.mongo.telemetry import MongoTelemetry
+
+    return MongoTelemetry(database.link, settings.retention_days)
+
+
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What the state stands on."""
@@ -79,12 +104,13 @@ class Ground:
     publish: MessagePublishUseCase
     devices: Devices
     clock: Clock
+    telemetry: TelemetryStore | None = None
 
 
 class State:
     """One gateway's shadows, commands and users, and what keeps them going."""
 
-    def __init__(self, ground: Ground, log: Any, documents: Any) -> None:
+    def __init__(self, ground: Ground, log: Any, documents: Any, mapped: ChangeMap | None = None) -> None:
         database, edge, clock = ground.database, ground.edge, ground.clock
         form = ShadowDocument()
         messages = CommandMessages(edge)
@@ -105,20 +131,25 @@ class State:
             clock,
         )
         self.care = DeviceCare(self.shadows, self.commands, CareMessages(edge, clock))
-        self.tell = DatabaseChangeAdapter(edge, clock)
+        further = () if mapped is None else mapped.collections
+        self.collections = (*COLLECTIONS, *further)
+        self.tell = DatabaseChangeAdapter(edge, clock, log.domains, mapped)
         self.listener = PropagateChanges(
-            ChangeStores(database, log, documents, TOLD),
+            ChangeStores(database, log, documents, TOLD, further),
             ground.publish,
             self.tell,
             ShadowKeeping(database, self.shadows, clock),
             clock,
         )
         tools = LaneTools(log, clock, ground.publish, fact_letters(edge, clock))
-        self.processors: Sequence[Processor] = (
+        self.telemetry = ground.telemetry
+        self.processors: list[Processor] = [
             Processor(tools, "shadows", "shadow", ShadowFacts(self.shadows)),
             Processor(tools, "commands", "commands", CommandFacts(self.commands, messages, self.shadows)),
             Processor(tools, "notifications", "users", NotificationFacts(self.notifications)),
-        )
+        ]
+        if ground.telemetry is not None:
+            self.processors.append(Processor(tools, "telemetry", "telemetry", TelemetryFacts(ground.telemetry)))
         reach = Reach(Fleet(database, self.shadows), self.commands, self.shadows)
         self.rollouts = Rollouts(database, reach, clock)
         self.roster = Roster(database, ground.devices, log.domains(), clock)
