@@ -84,9 +84,11 @@ def versions(before: Body | None, after: Body) -> list[dict[str, Any]]:
     ``before``: the body that was there; None: there was none, or it is not known: then only the last version can be
     told. A write that only took evidence makes one body of the same version as before.
     """
-    steps = after.get("steps") or ()
+    steps = after.get("steps")
+    if type(steps) is not list or not all(type(step) is dict for step in steps):
+        steps = []
     form = ShadowDocument()
-    base = form.read(ShadowKey(after.get("domain", ""), after.get("device", ""), after.get("name", "")), before)
+    base = form.read(ShadowKey(_text(after.get("domain")), _text(after.get("device")), _text(after.get("name"))), before)
     found: list[dict[str, Any]] = []
     if steps and base.version + len(steps) + 1 == after.get("version"):
         state = told(form.write(base))

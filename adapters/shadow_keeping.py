@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import structlog
+
+from ..entities.errors import IotSphereError, RequestInvalid
 from ..entities.shadow import is_shadow_key, shadow_key
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.database import Change, Database, Write
@@ -13,16 +16,23 @@ from ..use_cases.shadow_writer import SHADOWS
 from ..use_cases.shadows import Shadows
 from .shadow_body import history_body, versions
 
+log = structlog.get_logger("iotsphere.changes")
+
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
 
 
 class ShadowKeeping:
-    """Called with each batch of changes that were told. Repeating is safe."""
+    """Called with each batch of changes that were told. Repeating is safe.
+
+    ``unkept`` counts versions that cannot be kept, and changes by hand that cannot become a version: what people have
+    written there does not fit into a shadow, and must not keep the others waiting.
+    """
 
     def __init__(self, database: Database, shadows: Shadows, clock: Clock) -> None:
         self._database = database
         self._shadows = shadows
         self._clock = clock
+        self.unkept = 0
 
     async def __call__(self, changes: Sequence[Change]) -> None:
         """Keep versions, and adopt. Raises Unavailable."""
@@ -30,7 +40,15 @@ class ShadowKeeping:
         await self._keep(mine)
         for change in mine:
             if change.whole:
-                await self._shadows.adopt(shadow_key(change.key), change.before, change.after)
+                await self._adopt(change)
+
+    async def _adopt(self, change: Change) -> None:
+        try:
+            await self._shadows.adopt(shadow_key(change.key), change.before, change.after)
+        except IotSphereError as error:
+            if error.retry:
+                raise
+            self._pass_over(change.key, error)
 
     async def _keep(self, changes: Sequence[Change]) -> None:
         expires = self._clock.now() + KEPT_MS
@@ -45,4 +63,18 @@ class ShadowKeeping:
                 if type(number) is int and number > 0 and number != known:
                     place = history_key(key, number)
                     writes.setdefault(place, Write(place, None, history_body(key, version, expires)))
-        await self._database.write(HISTORY.name, list(writes.values()))
+        try:
+            await self._database.write(HISTORY.name, list(writes.values()))
+        except RequestInvalid:  # nothing was written: see which of them it was
+            for write in writes.values():
+                await self._keep_one(write)
+
+    async def _keep_one(self, write: Write) -> None:
+        try:
+            await self._database.write(HISTORY.name, [write])
+        except RequestInvalid as error:
+            self._pass_over(write.key, error)
+
+    def _pass_over(self, key: str, error: IotSphereError) -> None:
+        self.unkept += 1
+        log.warning("version_not_kept", key=key, code=error.code, message=error.message)

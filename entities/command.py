@@ -18,6 +18,7 @@ SENT: Final = "sent"
 ACKNOWLEDGED: Final = "acknowledged"
 RUNNING: Final = "running"
 FINAL: Final = ("succeeded", "failed", "rejected", "expired", "timed_out", "cancelled")
+STATES: Final = (ACCEPTED, QUEUED, SENT, ACKNOWLEDGED, RUNNING, *FINAL)
 ANSWERS: Final = {"running": "progress", "succeeded": "succeed", "failed": "fail", "rejected": "reject"}
 
 MAX_STEPS: Final = 50
@@ -93,6 +94,16 @@ class Command:
     def is_outstanding(self) -> bool:
         """Whether the device may not have it yet."""
         return self.state in (ACCEPTED, QUEUED, SENT)
+
+
+# What a document has to hold, by type; and what stands for a member that is not there.
+_FORM: Final[Mapping[tuple[str, ...], type]] = {
+    ("id", "domain", "device", "caller", "state", "order", "rollout"): str,
+    ("created_at", "expires_at", "timeout", "due"): int,
+    ("payload",): dict,
+    ("steps", "late"): list,
+}
+_ABSENT: Final[Mapping[str, Any]] = {"order": "", "rollout": "", "due": 0, "steps": [], "late": []}
 
 
 def derived_id(domain: str, caller: str, idempotency_key: str) -> str:
@@ -173,8 +184,14 @@ def body_of(command: Command) -> dict[str, Any]:
 
 
 def command_of(body: Mapping[str, Any]) -> Command:
-    """Read a document."""
+    """Read a document. Raises ValueError for one that is no command: people can write documents too."""
     known = {field.name: body[_camel(field.name)] for field in fields(Command) if _camel(field.name) in body}
+    for names, kind in _FORM.items():
+        for name in names:
+            if type(known.get(name, _ABSENT.get(name))) is not kind:
+                raise ValueError(f"{_camel(name)} is no {kind.__name__}")
+    if known["state"] not in STATES:
+        raise ValueError(f"{known['state'][:40]!a} is no state")
     known["steps"] = tuple(Step(state, at) for state, at in known.get("steps", ()))
     known["late"] = tuple(known.get("late", ()))
     return Command(**known)

@@ -28,7 +28,10 @@ class Place(NamedTuple):
 
 
 class Checkpoint:
-    """Saves the place together with what was told last of each document. ``at``: ms of the last save, 0 before."""
+    """Saves the place together with what was told last of each document.
+
+    ``at``: ms of the last save, 0 before. ``names``: the collections that the place stands for.
+    """
 
     def __init__(self, documents: Documents, log: MessageLog, clock: Clock) -> None:
         self._documents = documents
@@ -36,6 +39,7 @@ class Checkpoint:
         self._clock = clock
         self._positions: dict[Partition, Position] = {}
         self.at = 0
+        self.names: frozenset[str] = frozenset()
 
     async def load(self) -> str | None:
         """The token of the last save; None before the first one."""
@@ -46,6 +50,7 @@ class Checkpoint:
         value = json.loads(document.value)
         self._positions = {Partition(d, c, n): Position(e, o) for d, c, n, e, o in value["positions"]}
         self.at = value["at"]
+        self.names = frozenset(value["names"])
         token: str = value["token"]
         return token
 
@@ -73,8 +78,8 @@ class Checkpoint:
         """Save the place, and what was told last, in one step."""
         self.at = self._clock.now()
         places = [[*partition, *position] for partition, position in self._positions.items()]
-        value = json.dumps({"token": token, "at": self.at, "positions": places}).encode()
-        await self._documents.put_many(CHECKPOINTS, {PLACE: value, **told})
+        value = {"token": token, "at": self.at, "names": sorted(self.names), "positions": places}
+        await self._documents.put_many(CHECKPOINTS, {PLACE: json.dumps(value).encode(), **told})
 
     async def _to_the_ends(self) -> None:
         for domain in self._log.domains():

@@ -12,10 +12,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from ..entities import command as life
 from ..entities.command import Command
-from ..entities.errors import Conflict, DatabaseUnavailable, MessageRefused, NotFound, RequestInvalid
+from ..entities.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    IotSphereError,
+    MessageRefused,
+    NotFound,
+    RequestInvalid,
+    Unavailable,
+)
 from ..entities.message import Record
+from .command_waits import CommandWaits
 from .ports.clock import Clock
 from .ports.database import Collection, Database, Index, Outcome, Stored, Write
 from .ports.message_log import Appended
@@ -38,8 +49,8 @@ MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 STALE_AFTER_MS: Final = 5 * 60 * 1000
 REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
 ATTEMPTS: Final = 12
-MAX_WAITERS: Final = 10_000
-POLL_S: Final = (0.02, 0.5)
+
+log = structlog.get_logger("iotsphere.commands")
 
 Append = Callable[[Sequence[Record]], Awaitable[Appended]]
 Compose = Callable[[Command, int], Record]
@@ -80,8 +91,7 @@ class Commands:
         self._compose = compose
         self._known = known
         self._clock = clock
-        self._wakers: dict[str, set[asyncio.Event]] = {}
-        self.waiting = 0
+        self._waits = CommandWaits()
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -108,7 +118,7 @@ class Commands:
             stored = outcome.stands
         if stored is None:
             raise Conflict(f"command {order.id} was removed at this moment: send it again")
-        known = life.command_of(stored.body)
+        known = command_at(stored)
         if not life.same_order(known, command):
             raise Conflict(f"{order.id} is the id of another command: choose a new one", id=order.id)
         return Sent(known, True)
@@ -156,48 +166,31 @@ class Commands:
         stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
         if stored is None:
             raise NotFound
-        return life.command_of(stored.body)
+        return command_at(stored)
 
     async def of_device(self, domain: str, device: str, after: int = 0, limit: int = 100) -> Sequence[Command]:
         """A device's commands that were made after a time (ms), oldest first."""
         found = await self._database.find(COMMANDS.name, "by_device", (domain, device), after=after, limit=limit)
-        return [life.command_of(stored.body) for stored in found]
+        return [command_at(stored) for stored in found]
 
-    async def outstanding(self, domain: str, device: str, limit: int = 1_000) -> Sequence[Command]:
-        """What the device has not acknowledged yet and may still get, in order."""
-        now = self._clock.now()
-        found = await self._database.find(COMMANDS.name, "outstanding", (domain, device, True), after="", limit=limit)
-        commands = [life.command_of(stored.body) for stored in found]
-        return [command for command in commands if command.expires_at > now]
+    async def outstanding(self, domain: str, device: str, after: str = "", limit: int = 1_000) -> Sequence[Command]:
+        """What the device has not acknowledged yet, in order, behind a place in it (``Command.order``).
+
+        Some may have expired: ``claim`` finds out.
+        """
+        found = await self._database.find(
+            COMMANDS.name, "outstanding", (domain, device, True), after=after, limit=limit
+        )
+        return [command_at(stored) for stored in found]
 
     async def wait(self, domain: str, command_id: str, seconds: float) -> Command:
-        """The command once it is over, or as it is when the time has passed. Raises NotFound."""
-        if self.waiting >= MAX_WAITERS:
-            raise Conflict(f"{MAX_WAITERS} callers wait already: follow commands/status instead")
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        pause, longest = POLL_S
-        moved = asyncio.Event()
-        key = f"{domain}/{command_id}"
-        self._wakers.setdefault(key, set()).add(moved)
-        self.waiting += 1
-        try:
-            while True:
-                moved.clear()
-                command = await self.get(domain, command_id)
-                left = end - loop.time()
-                if command.is_final or left <= 0:
-                    return command
-                try:
-                    await asyncio.wait_for(moved.wait(), min(pause, left))
-                except TimeoutError:
-                    pause = min(pause * 2, longest)
-        finally:
-            self.waiting -= 1
-            wakers = self._wakers[key]
-            wakers.discard(moved)
-            if not wakers:
-                del self._wakers[key]
+        """The command once it is over, or as it is when the time has passed. Raises NotFound, and Conflict."""
+        return await self._waits(f"{domain}/{command_id}", lambda: self.get(domain, command_id), seconds)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait here."""
+        return self._waits.count
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -221,18 +214,18 @@ class Commands:
             raise MessageRefused(f"command {command_id} is not for {device!a}", code="topic_mismatch")
         return await self._move(stored, evidence, answer)
 
-    async def claim(self, domain: str, command_id: str, again: bool) -> Command | None:
+    async def claim(self, domain: str, device: str, command_id: str, again: bool) -> Command | None:
         """Mark a command as sent, and return it if it is the caller's to hand to the device now.
 
-        None: it is over, or was handed over before; with ``again``, one that the device has not acknowledged is handed
+        None: it is for another device, is over, or was handed over before; with ``again``, one that the device has not acknowledged is handed
         over once more. Raises NotFound and Unavailable.
         """
         for _ in range(ATTEMPTS):
             stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
             if stored is None:
                 raise NotFound
-            command = life.command_of(stored.body)
-            if not command.is_outstanding or (command.state == life.SENT and not again):
+            command = command_at(stored)
+            if command.device != device or not command.is_outstanding or (command.state == life.SENT and not again):
                 return None
             now = self._clock.now()
             evidence = "expire" if command.state != life.SENT and command.expires_at <= now else "sent"
@@ -244,26 +237,35 @@ class Commands:
         raise DatabaseUnavailable(f"command {command_id} is changed by too many at once: repeat it")
 
     async def tend(self, limit: int = 500) -> int:
-        """Do what time asks for: expire, time out, append again. Returns how many commands moved."""
+        """Do what time asks for: expire, time out, append again. Returns how many commands moved. Raises Unavailable."""
         now = self._clock.now()
         moved = 0
         for stored in await self._database.find(COMMANDS.name, "due", (True,), limit=limit):
-            command = life.command_of(stored.body)
-            if command.due > now:
-                break
-            evidence = life.timed_evidence(command, now)
-            if evidence == "heal":
-                await self._queue(stored, command)
-            elif evidence is not None:
-                await self.learn(command.domain, command.id, evidence)
-            moved += evidence is not None
+            try:
+                command = command_at(stored)
+                if command.due > now:
+                    break
+                moved += await self._tend(stored, command, now)
+            except IotSphereError as error:
+                if isinstance(error, Unavailable):
+                    raise
+                # Somebody else has moved or removed it at this moment, or has written there what is no command.
+                log.info("command_not_tended", command=stored.key, code=error.code, message=error.message)
         return moved
+
+    async def _tend(self, stored: Stored, command: Command, now: int) -> bool:
+        evidence = life.timed_evidence(command, now)
+        if evidence == "heal":
+            await self._queue(stored, command)
+        elif evidence is not None:
+            await self.learn(command.domain, command.id, evidence)
+        return evidence is not None
 
     async def _move(
         self, stored: Stored, evidence: str, answer: Mapping[str, Any] | None = None, order: str = ""
     ) -> Command:
         for attempt in range(ATTEMPTS):
-            command = life.command_of(stored.body)
+            command = command_at(stored)
             moved = life.advance(command, evidence, self._clock.now(), answer)
             if order and not moved.order:
                 moved = replace(moved, order=order)
@@ -284,6 +286,13 @@ class Commands:
             body["removeAt"] = self._clock.now() + REMEMBERED_MS
         (outcome,) = await self._database.write(COMMANDS.name, [Write(stored.key, stored, body)])
         if outcome.done:
-            for waker in self._wakers.get(stored.key, ()):
-                waker.set()
+            self._waits.moved(stored.key)
         return outcome
+
+
+def command_at(stored: Stored) -> Command:
+    """The command of a document. Raises RequestInvalid for what somebody wrote there and is none."""
+    try:
+        return life.command_of(stored.body)
+    except ValueError as error:
+        raise RequestInvalid(f"the document {stored.key!a} is no command ({error}): mend or remove it") from error

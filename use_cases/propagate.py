@@ -53,12 +53,16 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangeStores:
-    """``collections``: the watched ones whose changes are told."""
+    """``collections``: the watched ones whose changes are told, and what is in them at the first start too.
+
+    ``further``: watched ones of which only changes are told, not what was there before.
+    """
 
     database: Database
     log: MessageLog
     documents: Documents
     collections: Sequence[Collection]
+    further: Sequence[Collection] = ()
 
 
 Keep = Callable[[Sequence[Change]], Awaitable[None]]
@@ -76,7 +80,8 @@ class PropagateChanges:
     ) -> None:
         self._database = stores.database
         self._log = stores.log
-        self._names = [each.name for each in stores.collections if each.watched]
+        self._further = [each.name for each in stores.further]
+        self._names = [*(each.name for each in stores.collections if each.watched), *self._further]
         self._place = Checkpoint(stores.documents, stores.log, clock)
         self._last = Told(stores.database, stores.documents, clock)
         self._publish = publish
@@ -142,13 +147,18 @@ class PropagateChanges:
 
     async def _propagate(self) -> None:
         token = await self._place.load()
-        if token is None:
-            token = await self._database.now()
-            await self._last.reconcile(self._names, self._tell_outcomes)
-            await self._place.save(token, {})
-        else:
+        new = [name for name in self._names if name not in self._place.names]
+        if token is not None:
             self._already = await self._place.appended_since()
             self._left = 2 * BATCH
+        if new:
+            begin = await self._database.now() if token is None else token
+            await self._last.reconcile([name for name in new if name in self._further], _tell_nobody)
+            await self._last.reconcile([name for name in new if name not in self._further], self._tell_outcomes)
+            token = begin
+            self._place.names = frozenset(self._names)
+            await self._place.save(token, {})
+        assert token is not None
         while True:
             try:
                 await self._follow(token)
@@ -245,6 +255,10 @@ class PropagateChanges:
                 self._already = set()
         self.lag = max(0, self._clock.now() - changes[-1].at)
         await self._keep(changes)
+
+
+async def _tell_nobody(changes: Sequence[Change]) -> None:
+    """What was there before anybody asked for it is no news."""
 
 
 async def _batches(changes: AsyncGenerator[Change, None]) -> AsyncGenerator[Sequence[Change], None]:

@@ -13,6 +13,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
 from ..entities import rollout as life
 from ..entities.command import FINAL
 from ..entities.errors import Conflict, IotSphereError, NotFound, RequestInvalid, Unavailable
@@ -25,6 +27,8 @@ from .fleet import Fleet
 from .ports.clock import Clock
 from .ports.database import Collection, Database, Index, Stored, Write
 from .shadows import Shadows
+
+log = structlog.get_logger("iotsphere.rollouts")
 
 ROLLOUTS: Final = Collection(
     "rollouts", (Index("open", ("open", "created_at")), Index("of_domain", ("domain", "created_at")))
@@ -119,12 +123,21 @@ class Rollouts:
         """Take each open rollout one step further. Returns how many devices were given something. Raises Unavailable."""
         given = 0
         for stored in await self._database.find(ROLLOUTS.name, "open", (True,), after=0, limit=100):
-            rollout = life.rollout_of(stored.body)
-            if rollout.state == life.RESOLVING:
-                await self._resolve(stored, rollout)
-            elif rollout.state == life.RUNNING:
-                given += await self._go_on(stored, rollout)
+            try:
+                given += await self._tend(stored, life.rollout_of(stored.body))
+            except (IotSphereError, TypeError) as error:
+                if isinstance(error, Unavailable):
+                    raise
+                # It goes on next time, unless somebody has written there what is no rollout.
+                log.warning("rollout_waits", rollout=stored.key, message=str(error))
         return given
+
+    async def _tend(self, stored: Stored, rollout: Rollout) -> int:
+        if rollout.state == life.RESOLVING:
+            await self._resolve(stored, rollout)
+        elif rollout.state == life.RUNNING:
+            return await self._go_on(stored, rollout)
+        return 0
 
     async def _resolve(self, stored: Stored, rollout: Rollout) -> None:
         """Write down which devices it is for, in chunks; a crash in between goes on behind the last one."""
@@ -238,7 +251,9 @@ class Rollouts:
                 COMMANDS.name, "rollout", (rollout.key, state), after="", limit=AT_ONCE
             ):
                 cancels = (self._reach.commands.learn(rollout.domain, each.body["id"], "cancel") for each in page)
-                await asyncio.gather(*cancels)
+                for answer in await asyncio.gather(*cancels, return_exceptions=True):
+                    if isinstance(answer, BaseException) and not isinstance(answer, NotFound):
+                        raise answer
 
     async def _stored(self, domain: str, rollout_id: str) -> Stored:
         stored = await self._database.get(ROLLOUTS.name, f"{domain}/{rollout_id}")

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import structlog
+
 from ..entities.errors import IotSphereError, NotFound, Unavailable
 from ..entities.merge_patch import same
 from ..entities.shadow import Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
@@ -19,6 +21,8 @@ from ..entities.shadow_reports import Report, report
 from .ports.clock import Clock
 from .ports.database import Body, Database, Stored
 from .shadow_writer import SHADOWS, Change, ShadowFormat, ShadowWriter
+
+log = structlog.get_logger("iotsphere.shadows")
 
 MAX_NAMED: Final = 100
 EXPIRY_PAGE: Final = 500
@@ -80,7 +84,10 @@ class Shadows:
         now = None if after is None else self._form.read(key, after)
         if not _by_hand(was, now):
             return None
-        return await self.writer(key, partial(_adopt, was, now))
+        (answer,) = await self.writer.many([(key, partial(_adopt, was, now))])  # never refused for how many wait
+        if isinstance(answer, IotSphereError):
+            raise answer
+        return answer
 
     async def expire(self) -> int:
         """Let all wishes end whose time has come; returns how many shadows had some. Raises Unavailable."""
@@ -90,10 +97,13 @@ class Shadows:
         while page:
             due = [shadow_key(found.key) for found in page if found.body["due"] <= now and is_shadow_key(found.key)]
             answers = await self.writer.many([(key, expire) for key in due])
-            for answer in answers:
-                if isinstance(answer, IotSphereError):
+            for key, answer in zip(due, answers, strict=True):
+                if isinstance(answer, Unavailable):
                     raise answer
-                count += answer.changed
+                if isinstance(answer, IotSphereError):  # written there by hand, and no shadow any more
+                    log.warning("wish_not_expired", shadow=key.text, code=answer.code, message=answer.message)
+                else:
+                    count += answer.changed
             if page[-1].body["due"] > now:
                 break
             page = await self._database.find(SHADOWS.name, "due", (), after=page[-1], limit=EXPIRY_PAGE)

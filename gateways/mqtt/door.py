@@ -50,12 +50,12 @@ class DeviceCare(Protocol):
         ``push`` sends it more of that kind later, and raises nothing; it is the same for one connection until ``left``.
 
         It comes after retained values and before what is live, is tracked like every message, and has no place in the
-        log: what is not acknowledged when the connection ends is this side's to repeat. Raises LogUnavailable, which is
-        then the connection's end.
+        log: what is not acknowledged when the connection ends is this side's to repeat. What cannot be known now is
+        pushed later. Raises LogUnavailable, which is then the connection's end.
         """
         ...
 
-    def skip(self, principal: Principal, record: Record) -> bool:
+    def skip(self, principal: Principal, record: Record, push: Push) -> bool:
         """Whether a watched message is not to be sent any more, since something newer says the same."""
         ...
 
@@ -63,7 +63,7 @@ class DeviceCare(Protocol):
         """The connection is over: nothing can be pushed to it any more."""
         ...
 
-    def sent(self, principal: Principal, record: Record) -> None:
+    def sent(self, principal: Principal, record: Record, push: Push) -> None:
         """A watched message was handed to the socket. It may be again, after a lost connection."""
         ...
 

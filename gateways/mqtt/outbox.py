@@ -59,7 +59,7 @@ class MqttOutbox:
         self._greeting = False
         self.shares = MqttShares(door, session, principal, self)
         self._shared_next = False
-        self._push = self._send_more  # one object, so that it can be known again
+        self._push = self.sender.push = self._send_more  # one object, so that it can be known again
 
     # -- what the client wants ----------------------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.session_state import UnderWay
 from ...use_cases.share_crew import Handout
-from .door import DeviceCare, MqttDoor
+from .door import DeviceCare, MqttDoor, Push
 from .parts import Parts
 from .standing import Ahead, Place, Retained, Standing, Watched
 
 
 class MqttSender:
     """Sends through the session, and books what it does not send. ``moved``: something was sent or passed over.
+    ``push``: by which care for devices knows the connection.
 
     Its methods return the size of what was sent, 0 when that was nothing, -1 when the client's window is full.
     """
@@ -28,6 +29,7 @@ class MqttSender:
         self, door: MqttDoor, session: Session, principal: Principal, plans: Plans, standing: Standing
     ) -> None:
         self.moved = False
+        self.push: Push = _nowhere
         self.care: DeviceCare | None = door.use.care if principal.kind == "device" else None
         self._session = session
         self._principal = principal
@@ -69,7 +71,7 @@ class MqttSender:
         place = record.partition, entry.position
         tag: Place | Watched = place
         if plan.watched and self.care is not None:
-            if self.care.skip(self._principal, record):
+            if self.care.skip(self._principal, record, self.push):
                 self._counts["superseded"] += 1
                 return self._pass_over(entry, Tally(superseded=1))
             tag = Watched(place, record)
@@ -140,5 +142,9 @@ class MqttSender:
         else:
             outgoing.send_unanswered(parts[0] + parts[1])
         if isinstance(tag, Watched) and self.care is not None:
-            self.care.sent(self._principal, tag.record)
+            self.care.sent(self._principal, tag.record, self.push)
         return size
+
+
+def _nowhere(records: Iterable[Record]) -> None:
+    """Stands for a connection until there is one."""

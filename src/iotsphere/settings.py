@@ -96,6 +96,10 @@ class Settings(BaseSettings):
         ge=0,
         description="Number of this process among those that share a bridge; each needs its own, from 0",
     )
+    changes_file: Path | None = Field(
+        default=None,
+        description="TOML file with the collections of the database whose changes are told too, and on which topics",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged")
     max_connections: int = Field(default=10_000, ge=1, description="Connections per door")
     max_connections_per_address: int = Field(

@@ -69,8 +69,8 @@ class Scene:
         self.teller = Teller(stage.log)
         self.kept: list[Change] = []
 
-    def listener(self) -> PropagateChanges:
-        stores = ChangeStores(self.database, self.stage.log, self.stage.documents, [THINGS])
+    def listener(self, *further: Collection) -> PropagateChanges:
+        stores = ChangeStores(self.database, self.stage.log, self.stage.documents, [THINGS], further)
         return PropagateChanges(stores, self.stage.publish, self.teller, self._keep, self.stage.clock)
 
     async def _keep(self, changes: Sequence[Change]) -> None:
@@ -91,6 +91,13 @@ class Scene:
         deadline = asyncio.get_running_loop().time() + 20
         while (told := await self.told()) != expected:
             assert asyncio.get_running_loop().time() < deadline, f"{told} instead of {expected}"
+            await asyncio.sleep(0.005)
+
+    async def noted(self, *keys: str) -> None:
+        """Wait until it is written down that these were told."""
+        deadline = asyncio.get_running_loop().time() + 20
+        while not all([await self.stage.documents.get("changes", f"told/things/{key}") for key in keys]):
+            assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.005)
 
 
@@ -122,6 +129,7 @@ async def test_each_change_is_told_once_and_in_order(scene: Scene) -> None:
             await scene.put(number)
         await scene.database.put("things", Write(KEY, await scene.database.get("things", KEY), None))
         await scene.until([*range(50), None])
+        await soon(lambda: len(scene.kept) == 51, "what follows")
         assert listener.told == 51
         assert [change.kind for change in scene.kept] == ["insert", *["update"] * 49, "delete"]
 
@@ -133,6 +141,31 @@ async def test_what_was_there_before_the_first_start_is_told_as_it_is(scene: Sce
         await scene.until([2])
         await scene.put(3)
         await scene.until([2, 3])
+
+
+async def test_what_was_in_a_further_collection_before_it_was_named_is_not_told(scene: Scene) -> None:
+    further = Collection("orders", watched=True)
+    await scene.database.ensure([Collection("orders")])
+    await scene.put(0)
+    async with running(scene.listener()):
+        await scene.until([0])
+        await scene.noted(KEY)
+    old = await scene.database.put("orders", Write(f"{DOMAIN}/o1", None, {"n": 1}))
+    await scene.database.put("orders", Write(f"{DOMAIN}/o2", None, {"n": 2}))
+    await scene.database.ensure([further])
+    second = scene.listener(further)
+    async with running(second):
+        deadline = asyncio.get_running_loop().time() + 20
+        while not await scene.stage.documents.get("changes", f"told/orders/{DOMAIN}/o2"):
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.005)
+        await scene.database.put("orders", Write(f"{DOMAIN}/o1", old, {"n": 3}))
+        await scene.until([0, 3])
+    scene.database.lost = True
+    stored = await scene.database.get("orders", f"{DOMAIN}/o2")
+    await scene.database.put("orders", Write(f"{DOMAIN}/o2", stored, {"n": 4}))
+    async with running(scene.listener(further)):
+        await scene.until([0, 3, 4])
 
 
 async def test_a_restart_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
@@ -170,6 +203,7 @@ async def test_a_lost_history_ends_in_the_present_state_and_one_announced_gap(sc
         await scene.put(1, f"{DOMAIN}/t2")
         await scene.put(1, f"{DOMAIN}/t3")
         await scene.until([1, 1, 1])
+        await scene.noted(KEY, f"{DOMAIN}/t2", f"{DOMAIN}/t3")
     for number in range(2, 9):
         await scene.put(number)
     await scene.database.put("things", Write(f"{DOMAIN}/t2", await scene.database.get("things", f"{DOMAIN}/t2"), None))

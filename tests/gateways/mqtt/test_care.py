@@ -53,10 +53,12 @@ class Care:
         assert principal.name == "d1"
         self.gone.append(push)
 
-    def skip(self, principal: Principal, record: Record) -> bool:
+    def skip(self, principal: Principal, record: Record, push: Push) -> bool:
+        assert push in self.pushes
         return principal.name == "d1" and number(record) in self.old
 
-    def sent(self, principal: Principal, record: Record) -> None:
+    def sent(self, principal: Principal, record: Record, push: Push) -> None:
+        assert push in self.pushes
         self.told.append(("sent", principal.name, number(record)))
 
     def acknowledged(self, principal: Principal, record: Record, refused: bool) -> None:
