@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -15,12 +16,14 @@ from motor.motor_asyncio import (
     AsyncIOMotorCollection,
     AsyncIOMotorDatabase,
 )
-from pymongo.errors import ConfigurationError, InvalidURI
+from pymongo.errors import ConfigurationError, InvalidURI, NetworkTimeout
 from pymongo.uri_parser import parse_uri
 
 from ...entities.errors import DatabaseUnavailable, RequestInvalid
 from .failures import FAILURES, translate
 from .options import MongoOptions
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -31,6 +34,8 @@ Session = AsyncIOMotorClientSession
 
 OLDEST: Final = (6, 0)
 GRACE_S: Final = 1.0
+CLOSING_S: Final = 2.0
+LONGEST_S: Final = 3_600.0
 # What others wrote is read whatever it is: years beyond datetime's, damaged text.
 CODEC: Final = CodecOptions(
     document_class=dict[str, Any],
@@ -93,7 +98,8 @@ class Link:
         """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
-            await asyncio.to_thread(client.close)
+            with pymongo.timeout(CLOSING_S):  # it says goodbye to a server that may be away
+                await asyncio.to_thread(client.close)
 
     @property
     def client(self) -> Client:
@@ -129,6 +135,23 @@ class Link:
             raise DatabaseUnavailable(f"MongoDB at {self.server} does not answer in time: try again") from error
         except FAILURES as error:
             raise translate(error, self.server) from error
+
+    async def at_length(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Make a request that may take an hour on a large collection, and that may be repeated while it is under way.
+
+        Raises DatabaseUnavailable when the server is away, RequestInvalid.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LONGEST_S
+        while True:
+            try:
+                # Without a limit in the server, which would give up and undo what it has done.
+                return await self.patiently(request, self.options.timeout)
+            except DatabaseUnavailable as error:
+                if not isinstance(error.__cause__, NetworkTimeout | TimeoutError) or loop.time() > deadline:
+                    raise
+            await self.command({"ping": 1})
+            logger.info("MongoDB at %s is at work on a large collection; waiting for it", self.server)
 
     async def command(self, command: Mapping[str, Any], session: Session | None = None) -> Document:
         """Run a command on the database. Raises DatabaseUnavailable, RequestInvalid."""

@@ -37,7 +37,7 @@ async def store_of(link: Link) -> Store:
     document = await link.run(
         lambda: link.collection(STORE).find_one_and_update(
             {"_id": "store"},
-            {"$setOnInsert": {"epoch": secrets.token_hex(8)}},
+            [{"$set": {"epoch": {"$ifNull": ["$epoch", secrets.token_hex(8)]}}}],
             upsert=True,
             return_document=ReturnDocument.AFTER,
         )
@@ -99,7 +99,7 @@ async def _index(link: Link, collection: Collection) -> None:
             await link.run(partial(target.drop_index, name))
         elif name in there:
             continue
-        await link.run(partial(target.create_indexes, [model]))
+        await link.at_length(partial(target.create_indexes, [model]))
     if collection.expires is not None and EXPIRES not in there:
         await _date(link, collection.name, collection.expires)
 
@@ -108,7 +108,7 @@ async def _date(link: Link, name: str, path: str) -> None:
     """Give documents that are there already the date after which they go."""
     dated = [{"$set": {EXPIRES: {"$toDate": {"$toLong": f"${path}"}}}}]
     which = {path: {"$type": ["int", "long"]}, EXPIRES: {"$exists": False}}
-    await link.run(lambda: link.collection(name).update_many(which, dated))
+    await link.at_length(lambda: link.collection(name).update_many(which, dated))
 
 
 def _model(index: Index) -> IndexModel:

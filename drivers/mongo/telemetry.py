@@ -37,13 +37,13 @@ class MongoTelemetry:
         """Make the indexes."""
         by_metric = [("domain", ASCENDING), ("device", ASCENDING), ("metric", ASCENDING)]
         latest, history = self._link.collection(LATEST), self._link.collection(HISTORY)
-        await self._link.run(lambda: latest.create_indexes([IndexModel(by_metric, name="by_metric")]))
+        await self._link.at_length(lambda: latest.create_indexes([IndexModel(by_metric, name="by_metric")]))
         by_time = IndexModel([*by_metric, ("at", DESCENDING)], name="by_metric")
-        await self._link.run(lambda: history.create_indexes([by_time]))
+        await self._link.at_length(lambda: history.create_indexes([by_time]))
         there = await self._link.run(history.index_information)
         if _EXPIRES not in there:
             gone = IndexModel([("received", ASCENDING)], name=_EXPIRES, expireAfterSeconds=self._seconds)
-            await self._link.run(lambda: history.create_indexes([gone]))
+            await self._link.at_length(lambda: history.create_indexes([gone]))
         elif there[_EXPIRES].get("expireAfterSeconds") != self._seconds:
             index = {"name": _EXPIRES, "expireAfterSeconds": self._seconds}
             await self._link.command({"collMod": HISTORY, "index": index})

@@ -58,9 +58,11 @@ def mongod(
     return Server("mongod", folder, command, answers, patience=60.0)
 
 
-def single(folder: Path, options: Mapping[str, str] | None = None) -> Server:
+def single(
+    folder: Path, options: Mapping[str, str] | None = None, parameters: Mapping[str, str] | None = None
+) -> Server:
     """A replica set of one member, which is its primary."""
-    server = mongod(folder, options)
+    server = mongod(folder, options, parameters)
 
     def probe(port: int) -> bool:
         if not answers(port):

@@ -84,6 +84,23 @@ async def test_a_user_that_is_not_known_is_told_what_to_check(shared_mongo: Serv
     assert "secret" not in str(caught.value)
 
 
+async def test_an_index_that_takes_longer_than_a_request_is_waited_for(tmp_path: Path) -> None:
+    server = mongo.single(tmp_path / "mongo", parameters={"enableTestCommands": "1"})
+    with server, mongo.direct(server.port) as shell:
+        shell["x"]["things"].insert_one({"_id": "d/a", "label": "red"})
+        point = {"configureFailPoint": "hangAfterStartingIndexBuild"}
+        shell.admin.command({**point, "mode": "alwaysOn"})
+        url = f"mongodb://127.0.0.1:{server.port}/x?replicaSet={mongo.NAME}"
+        async with MongoDatabase(url, SystemClock(), MongoOptions(timeout=1)) as database:
+            ensuring = asyncio.create_task(database.ensure(COLLECTIONS))
+            await asyncio.sleep(2.5)
+            assert not ensuring.done()
+            shell.admin.command({**point, "mode": "off"})
+            async with asyncio.timeout(60):
+                await ensuring
+            assert [one.key for one in await database.find("things", "label", ["red"])] == ["d/a"]
+
+
 async def test_a_write_whose_answer_was_lost_is_done_once(mongo_url: str, shared_mongo: Server) -> None:
     """The library sends it again under the same number, and the server answers what it did the first time."""
     async with faulty_proxy(shared_mongo.port) as proxy:

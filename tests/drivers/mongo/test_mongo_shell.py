@@ -11,12 +11,15 @@ import pytest
 from bson import Binary, DatetimeMS, Decimal128, Int64, MinKey, ObjectId, Regex, Timestamp
 from pymongo.database import Database as Shell
 
+from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.mongo.database import MongoDatabase
 from iotsphere.drivers.mongo.documents import plain
-from iotsphere.entities.errors import Conflict, RequestInvalid
+from iotsphere.drivers.mongo.options import MongoOptions
+from iotsphere.entities.errors import ChangesLost, Conflict, RequestInvalid
 from iotsphere.use_cases.ports.database import Stored, Write
 from tests.contracts.database import COLLECTIONS, insert, typed
 from tests.contracts.database_changes import Told, next_change, told, up_to_now
+from tests.contracts.times import take
 
 Mongo = Shell[dict[str, Any]]
 
@@ -210,6 +213,21 @@ async def test_what_is_there_already_expires_as_well(database: MongoDatabase, sh
             pass
     assert change.key == "d/a"
     assert [one.key for one in await database.scan("notes")] == ["d/b", "d/c"]
+
+
+async def test_a_database_that_was_there_before_us_is_taken_over(mongo_url: str, shell: Mongo) -> None:
+    """Its collections have neither pre-images nor an epoch; what happens from now on is told."""
+    shell.things.insert_one({"_id": "d/a", "label": "red"})
+    async with MongoDatabase(mongo_url, SystemClock(), MongoOptions(quiet=0.2)) as database:
+        early = f"{'0' * 16}.{'0' * 16}."
+        await database.ensure(COLLECTIONS)
+        with pytest.raises(ChangesLost):
+            await take(database.changes(early), 60)
+        token = await database.now()
+        stands = await database.get("things", "d/a")
+        await database.put("things", Write("d/a", stands, {"label": "blue"}))
+        assert await since(database, token) == [("update", "things", "d/a", 1, {"label": "red"}, {"label": "blue"})]
+        assert [one.key for one in await database.find("things", "label", ["blue"])] == ["d/a"]
 
 
 def test_years_beyond_the_calendar_are_nothing() -> None:
