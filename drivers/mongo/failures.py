@@ -33,7 +33,7 @@ def translate(error: Failure, server: str) -> IotSphereError:
         if error.code in _DENIED:
             return DatabaseUnavailable(
                 f"MongoDB at {server} refuses this user: check name, password and authSource in the database setting; "
-                f"the role readWrite on the database is needed",
+                f"the role readWrite on the database is needed, and dbAdmin to take over collections that others made",
                 mongodb_code=error.code,
             )
         if error.code == _VALIDATION:

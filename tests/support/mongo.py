@@ -69,7 +69,7 @@ def single(
             return False
         with direct(port) as client:
             try:
-                _initiate(client, [port])
+                initiate(client, [port])
                 return bool(client.admin.command("hello")["isWritablePrimary"])
             except PyMongoError:
                 return False
@@ -96,7 +96,7 @@ class ReplicaSet:
             for member in self.members:
                 member.start()
             with direct(self.members[0].port) as client:
-                _initiate(client, [member.port for member in self.members])
+                initiate(client, [member.port for member in self.members])
             self.primary()
         except BaseException:
             self.__exit__()
@@ -153,7 +153,8 @@ class ReplicaSet:
         raise AssertionError("the replica set did not become whole")
 
 
-def _initiate(client: Client, ports: list[int]) -> None:
+def initiate(client: Client, ports: list[int]) -> None:
+    """Make a replica set of the members at these ports, unless it is one already."""
     members = [{"_id": number, "host": f"127.0.0.1:{port}"} for number, port in enumerate(ports)]
     settings = {"electionTimeoutMillis": 1_000, "heartbeatIntervalMillis": 300, "chainingAllowed": True}
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pymongo
 import pytest
 from bson.errors import InvalidDocument
 from pymongo.errors import (
@@ -22,10 +24,12 @@ from iotsphere.drivers.mongo.failures import is_lost, is_passing, is_too_large, 
 from iotsphere.drivers.mongo.options import MongoOptions
 from iotsphere.entities.errors import DatabaseUnavailable, RequestInvalid
 from iotsphere.use_cases.ports.database import Stored, Write
-from tests.contracts.database import COLLECTIONS
+from tests.contracts.database import COLLECTIONS, insert
+from tests.contracts.database_changes import up_to_now
 from tests.support import mongo
 from tests.support.proxy import faulty_proxy
-from tests.support.servers import Server, free_port
+from tests.support.servers import Server, answers, free_port
+from tests.support.waiting import until
 
 BRISK = MongoOptions(timeout=2, quiet=0.2)
 
@@ -101,6 +105,40 @@ async def test_an_index_that_takes_longer_than_a_request_is_waited_for(tmp_path:
             assert [one.key for one in await database.find("things", "label", ["red"])] == ["d/a"]
 
 
+async def test_the_role_read_write_is_enough(tmp_path: Path) -> None:
+    """But not to take over a collection that was there before, whose pre-images have to be switched on."""
+    key = tmp_path / "key"
+    key.write_text("c2VjcmV0" * 10)
+    key.chmod(0o400)
+    server = mongo.single(tmp_path / "mongo", {"keyFile": str(key)})
+    server.probe = answers
+    with server:
+        with mongo.direct(server.port) as local:  # until there is a user, whoever is on this machine may make one
+            mongo.initiate(local, [server.port])
+            await until(lambda: local.admin.command("hello")["isWritablePrimary"], "the member is primary")
+            local.admin.command("createUser", "root", pwd="root", roles=["root"])
+        root = pymongo.MongoClient[dict[str, Any]](
+            f"mongodb://root:root@127.0.0.1:{server.port}/?directConnection=true"
+        )
+        with root:
+            for name, role in (("writer", "readWrite"), ("reader", "read")):
+                root.x.command("createUser", name, pwd="p", roles=[role])
+            root.x.notes.insert_one({"_id": "d/old"})
+        url = f"127.0.0.1:{server.port}/x?replicaSet={mongo.NAME}"
+        async with MongoDatabase(f"mongodb://writer:p@{url}", SystemClock(), BRISK) as database:
+            await database.ensure(COLLECTIONS)
+            token = await database.now()
+            await insert(database, "visits", {"d/a": {"until": 4_000_000_000_000}})
+            assert [change.key for change in await up_to_now(database, token)] == ["d/a"]
+            await database.ready()
+            notes = next(one for one in COLLECTIONS if one.name == "notes")
+            with pytest.raises(DatabaseUnavailable, match="dbAdmin"):
+                await database.ensure([notes._replace(watched=True)])
+        async with MongoDatabase(f"mongodb://reader:p@{url}", SystemClock(), BRISK) as database:
+            with pytest.raises(DatabaseUnavailable, match="readWrite"):
+                await database.ensure(COLLECTIONS)
+
+
 async def test_a_write_whose_answer_was_lost_is_done_once(mongo_url: str, shared_mongo: Server) -> None:
     """The library sends it again under the same number, and the server answers what it did the first time."""
     async with faulty_proxy(shared_mongo.port) as proxy:
@@ -136,8 +174,6 @@ async def test_b21_no_update_of_fifty_writers_of_one_document_is_lost(mongo_url:
 
 async def test_b21_a_transaction_in_the_way_is_waited_for_or_reported(mongo_url: str) -> None:
     """A person's open transaction holds the document: the write gets through once that ends, else it is unavailable."""
-    import pymongo
-
     async with MongoDatabase(mongo_url, SystemClock(), BRISK) as database:
         await database.ensure(COLLECTIONS)
         made = await database.put("things", Write("d/a", None, {"n": 1}))
