@@ -30,6 +30,11 @@ _FACTS: Final = ("telemetry", "batch", "users", "shadow")
 _REMEDY: Final = "choose telemetry, shadow/reported, notifications or devices/batch"
 
 
+def source_of(collection: str) -> str:
+    """Who messages on a collection's changes come from, in their metadata. No token can carry this name."""
+    return f"database/{collection}"
+
+
 class Row(NamedTuple):
     """One message of a change. ``source``: who its metadata names; empty for the gateway."""
 
@@ -100,7 +105,7 @@ class ChangeRule:
                 _copy(payload, path, {**body, **facts})
             if change.kind == "delete":
                 payload[CHANGE] = change.kind
-        return Row(topic, payload, None, f"changes:{self.collection}")
+        return Row(topic, payload, None, source_of(self.collection))
 
 
 class ChangeMap:

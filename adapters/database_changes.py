@@ -21,13 +21,15 @@ from ..entities.topic import is_user_id
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.database import Change
 from .alerts import gateway_principal
-from .change_mapping import ChangeMap, Row
+from .change_mapping import ChangeMap, Row, source_of
 from .command_messages import facts_of
 from .edge import Edge
 from .message_id import derived, is_message_id
 from .shadow_body import ShadowDocument, versions
 from .shadow_messages import tell
 from .timestamps import iso
+
+OWN_NOTIFICATIONS: Final = source_of("notifications")
 
 # What a document that people have written can make of code that reads it.
 _UNREADABLE: Final = (IotSphereError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -151,10 +153,12 @@ def _notification_rows(change: Change) -> list[Row]:
     topic = f"{domain}/users/{_user(user)}/notifications"
     if before is not None and before.get("unread") and not after.get("unread"):
         read_at = after.get("readAt")
-        return [Row(topic, {"id": notification_id, "read": True, "readAt": iso(read_at) if read_at else None})]
-    if after.get("logged"):
+        content = {"id": notification_id, "read": True, "readAt": iso(read_at) if read_at else None}
+    elif after.get("logged"):
         return []
-    return [Row(topic, {**(after.get("content") or {}), "id": notification_id})]
+    else:
+        content = {**(after.get("content") or {}), "id": notification_id}
+    return [Row(topic, content, None, OWN_NOTIFICATIONS)]
 
 
 def _preference_rows(change: Change) -> list[Row]:

@@ -14,8 +14,8 @@ from ..use_cases.commands import Commands
 from ..use_cases.shadows import Shadows
 from ..use_cases.users import Fact, Notifications
 from . import envelope
-from .alerts import gateway_principal
 from .command_messages import CommandMessages, Response
+from .database_changes import OWN_NOTIFICATIONS
 
 APPLIED: Final = "applied"
 Outcomes = list[str | IotSphereError]
@@ -101,7 +101,7 @@ class NotificationFacts:
 
 def _is_own(message: Message) -> bool:
     """Whether the gateway tells it of a notification that is in the database already."""
-    return message.metadata.source == gateway_principal("own").name
+    return message.metadata.source == OWN_NOTIFICATIONS
 
 
 def _fact(message: Message, entry: Entry) -> Fact:

@@ -88,7 +88,9 @@ def versions(before: Body | None, after: Body) -> list[dict[str, Any]]:
     if type(steps) is not list or not all(type(step) is dict for step in steps):
         steps = []
     form = ShadowDocument()
-    base = form.read(ShadowKey(_text(after.get("domain")), _text(after.get("device")), _text(after.get("name"))), before)
+    base = form.read(
+        ShadowKey(_text(after.get("domain")), _text(after.get("device")), _text(after.get("name"))), before
+    )
     found: list[dict[str, Any]] = []
     if steps and base.version + len(steps) + 1 == after.get("version"):
         state = told(form.write(base))

@@ -26,22 +26,12 @@ from ..entities.errors import (
     Unavailable,
 )
 from ..entities.message import Record
+from .command_documents import COMMANDS, command_at
 from .command_waits import CommandWaits
 from .ports.clock import Clock
-from .ports.database import Collection, Database, Index, Outcome, Stored, Write
+from .ports.database import Database, Outcome, Stored, Write
 from .ports.message_log import Appended
 
-COMMANDS: Final = Collection(
-    "commands",
-    (
-        Index("outstanding", ("domain", "device", "outstanding", "order")),
-        Index("by_device", ("domain", "device", "createdAt")),
-        Index("due", ("open", "due")),
-        Index("rollout", ("rollout", "state", "id")),
-    ),
-    watched=True,
-    expires="removeAt",
-)
 DEFAULT_LIFE_MS: Final = 24 * 3600 * 1000
 MAX_LIFE_MS: Final = 30 * DEFAULT_LIFE_MS
 DEFAULT_TIMEOUT_MS: Final = 60_000
@@ -210,7 +200,11 @@ class Commands:
         stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
         if stored is None:
             raise MessageRefused(f"there is no command {command_id}: it may be too old", code="unknown_command")
-        if stored.body["device"] != device:
+        try:
+            command = command_at(stored)
+        except RequestInvalid as error:
+            raise MessageRefused(error.message, code="unknown_command") from error
+        if command.device != device:
             raise MessageRefused(f"command {command_id} is not for {device!a}", code="topic_mismatch")
         return await self._move(stored, evidence, answer)
 
@@ -288,11 +282,3 @@ class Commands:
         if outcome.done:
             self._waits.moved(stored.key)
         return outcome
-
-
-def command_at(stored: Stored) -> Command:
-    """The command of a document. Raises RequestInvalid for what somebody wrote there and is none."""
-    try:
-        return life.command_of(stored.body)
-    except ValueError as error:
-        raise RequestInvalid(f"the document {stored.key!a} is no command ({error}): mend or remove it") from error

@@ -22,7 +22,8 @@ from ..entities.fleet import parse_fleet_filter
 from ..entities.rollout import Rollout
 from ..entities.shadow import ShadowKey
 from ..entities.shadow_changes import Wanted
-from .commands import COMMANDS, Commands, Order
+from .command_documents import COMMANDS
+from .commands import Commands, Order
 from .fleet import Fleet
 from .ports.clock import Clock
 from .ports.database import Collection, Database, Index, Stored, Write

@@ -15,7 +15,7 @@ from ..entities.errors import Conflict, NotFound, RequestInvalid
 from .devices import Devices
 from .fleet import DEVICES
 from .ports.clock import Clock
-from .ports.database import Database, Write
+from .ports.database import Database, Stored, Write
 
 MAX_LABELS: Final = 50
 PAGE: Final = 500
@@ -43,7 +43,7 @@ class Roster:
             raise NotFound
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
-        known: dict[str, str] = dict(stored.body["labels"]) if stored is not None else {}
+        known = {} if stored is None else labels_of(stored)
         known.update((name, value) for name, value in labels.items() if value is not None)
         for name in [name for name, value in labels.items() if value is None]:
             known.pop(name, None)
@@ -61,7 +61,7 @@ class Roster:
     async def labels(self, domain: str, devices: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The labels of devices by id; those that are not on the roster are left out."""
         stored = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in devices])
-        return {key.partition("/")[2]: each.body["labels"] for key, each in stored.items()}
+        return {key.partition("/")[2]: labels_of(each) for key, each in stored.items()}
 
     async def run(self) -> None:
         """Keep the roster as the register is, for ever. Raises Unavailable."""
@@ -96,6 +96,14 @@ class Roster:
 
     def _body(self, domain: str, device: str, labels: Mapping[str, str]) -> dict[str, object]:
         return {"schema": 1, "domain": domain, "device": device, "labels": dict(labels), "at": self._clock.now()}
+
+
+def labels_of(stored: Stored) -> dict[str, str]:
+    """A device's labels; what people have written there and is none is left out."""
+    labels = stored.body.get("labels")
+    if type(labels) is not dict:
+        return {}
+    return {name: value for name, value in labels.items() if type(value) is str}
 
 
 def check_labels(labels: Mapping[str, str | None]) -> None:

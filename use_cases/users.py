@@ -79,12 +79,12 @@ class Notifications:
     async def unread(self, domain: str, user: str, after: int = 0, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """What the user has not read, oldest first, from later than ``after`` (ms)."""
         found = await self._database.find(NOTIFICATIONS.name, "unread", (domain, user, True), after=after, limit=limit)
-        return [stored.body for stored in found]
+        return [_readable(stored) for stored in found]
 
     async def all(self, domain: str, user: str, after: int = 0, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """All that is kept for the user, oldest first."""
         found = await self._database.find(NOTIFICATIONS.name, "of_user", (domain, user), after=after, limit=limit)
-        return [stored.body for stored in found]
+        return [_readable(stored) for stored in found]
 
     async def read(self, domain: str, user: str, notification_id: str) -> Mapping[str, Any]:
         """Mark one as read; its user's other sessions are told. Repeating is safe. Raises NotFound."""
@@ -94,13 +94,19 @@ class Notifications:
             if stored is None:
                 raise NotFound
             if not stored.body.get("unread"):
-                return stored.body
+                return _readable(stored)
             now = self._clock.now()
             body = {name: value for name, value in stored.body.items() if name != "unread"}
             body |= {"readAt": now, "removeAt": now + KEPT_AFTER_READING_MS}
             (outcome,) = await self._database.write(NOTIFICATIONS.name, [Write(key, stored, body)])
             if outcome.done:
-                return body
+                return _readable(stored._replace(body=body))
+
+
+def _readable(stored: Stored) -> Mapping[str, Any]:
+    """A notification as it is kept, or as somebody wrote it: with its id, and a time."""
+    at = stored.body.get("at")
+    return {**stored.body, "id": stored.key.rpartition("/")[2], "at": at if type(at) is int else 0}
 
 
 class Preferences:
@@ -113,7 +119,9 @@ class Preferences:
     async def get(self, domain: str, user: str) -> Mapping[str, Any]:
         """``preferences``, ``version`` (0: never set) and the like."""
         stored = await self._database.get(PREFERENCES.name, f"{domain}/{user}")
-        return stored.body if stored is not None else {"preferences": {}, "version": 0}
+        body: Mapping[str, Any] = stored.body if stored is not None else {}
+        preferences, version = _preferences(body)
+        return {**body, "preferences": preferences, "version": version}
 
     async def update(self, change: PreferenceChange) -> Mapping[str, Any]:
         """Merge a patch in; equal values change nothing.
@@ -135,8 +143,7 @@ class Preferences:
     def _patched(self, stored: Stored | None, change: PreferenceChange) -> Mapping[str, Any]:
         expected, cause = change.expected, change.cause
         now: Mapping[str, Any] = stored.body if stored is not None else {}
-        version = int(now.get("version", 0))
-        old = now.get("preferences", {})
+        old, version = _preferences(now)
         if cause and now.get("cause") == cause:
             return now
         if expected is not None and expected != version:
@@ -162,3 +169,9 @@ class Preferences:
             "cause": cause,
             "updatedAt": self._clock.now(),
         }
+
+
+def _preferences(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """What a document says; what people have written there in another form counts as nothing."""
+    preferences, version = body.get("preferences"), body.get("version")
+    return preferences if type(preferences) is dict else {}, version if type(version) is int else 0

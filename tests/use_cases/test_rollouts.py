@@ -12,7 +12,7 @@ from iotsphere.adapters.shadow_body import ShadowDocument
 from iotsphere.entities.errors import Conflict, MessageRefused
 from iotsphere.entities.rollout import Rollout
 from iotsphere.entities.shadow import ShadowKey
-from iotsphere.use_cases.commands import COMMANDS
+from iotsphere.use_cases.command_documents import COMMANDS
 from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts

@@ -24,7 +24,8 @@ from ..adapters.shadow_requests import ShadowRequests
 from ..adapters.telemetry_facts import TelemetryFacts
 from ..entities.errors import RequestInvalid
 from ..settings import Settings
-from ..use_cases.commands import COMMANDS, Commands
+from ..use_cases.command_documents import COMMANDS
+from ..use_cases.commands import Commands
 from ..use_cases.device_care import DeviceCare
 from ..use_cases.devices import Devices
 from ..use_cases.fact_tools import LaneTools
