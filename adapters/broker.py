@@ -24,6 +24,7 @@ from ..entities.errors import IotSphereError, MessageRefused, RateLimited, Reque
 from ..entities.message import MAX_PAYLOAD_BYTES, Message
 from ..entities.topic import parse_filter
 from .broker_requests import Answer, PendingRequests
+from .broker_state import BrokerState
 from .broker_stream import DeliveryStream, MessageStream, OnGap
 from .broker_subscriptions import Subscriptions
 from .envelope import encode
@@ -39,15 +40,17 @@ RETRY_S: Final = 0.5
 class Receipt(NamedTuple):
     """What the gateway answered to a publication, once it was durable.
 
-    ``position``: where it is in the log, for people. ``duplicate``: it was there already, under the same message id.
+    ``position``: where it is in the log, for people; empty for a request, which is decided instead of being appended.
+    ``duplicate``: it was there already, under the same message id. ``decided``: what was decided about a request.
     """
 
     message_id: str
     position: str
     duplicate: bool
+    decided: Answer | None = None
 
 
-class MessageBrokerAdapter:
+class MessageBrokerAdapter(BrokerState):
     """A client of a gateway, or of a log directly. Use it as an async context manager.
 
     Every method raises Unauthenticated once the token has expired or was revoked; a broker does not come back from
@@ -114,6 +117,8 @@ class MessageBrokerAdapter:
                     while answer is None:
                         await self._pause()
                         answer = await self._publish(body)
+            if "position" not in answer:
+                return Receipt(answer["messageId"], "", bool(answer.get("repeated")), answer)
             return Receipt(answer["messageId"], answer["position"], answer["duplicate"])
 
     async def _publish(self, body: bytes) -> Answer | None:

@@ -97,5 +97,6 @@ class PendingRequests:
 
 def failure_of(frame: Answer) -> IotSphereError:
     """The error that an `error` or `ended` frame tells of. ``retry_after``: seconds, where the gateway knows it."""
-    facts = {"retry_after": frame["retryAfter"] / 1000} if "retryAfter" in frame else {}
+    facts: dict[str, object] = {"retry_after": frame["retryAfter"] / 1000} if "retryAfter" in frame else {}
+    facts.update(frame.get("current", {}))
     return error_of(str(frame["code"]), str(frame["message"]), **facts)

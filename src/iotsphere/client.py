@@ -47,4 +47,5 @@ def _of_log(url: str, domain: str) -> tuple[Settings, Secrets]:
         )
     # Whoever reaches the log itself needs no cursor forged: this key only has to be the same each time.
     cursor = sha256(b"cursors of a log without a gateway").digest()
-    return Settings(log=url, domains=(domain,)), Secrets(token_bytes(32), cursor, token_bytes(32))
+    # What a database decides is asked of a gateway: a log alone has none.
+    return Settings(log=url, database="memory", domains=(domain,)), Secrets(token_bytes(32), cursor, token_bytes(32))

@@ -129,7 +129,7 @@ async def test_a_whole_message_travels_unchanged(broker: MessageBrokerAdapter) -
     assert message.metadata.correlation_id == "0190a1b2-0000-7000-8000-000000000001"
     assert message.metadata.expires_at == "2027-01-01T00:00:00.000Z"
     receipt = await broker.publish(message.topic, message)
-    assert receipt == (message.metadata.message_id, receipt.position, True)
+    assert receipt == (message.metadata.message_id, receipt.position, True, None)
 
 
 @pytest.mark.parametrize(
