@@ -95,6 +95,11 @@ class PropagateChanges:
         self._heard_at: float | None = None
         self.told = self.repeated = self.lag = self.gaps = 0
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether this process is the one that listens."""
+        return self._heard_at is not None
+
     async def ready(self) -> None:
         """Raise Unavailable when this process is the one that listens and has heard nothing for half a minute."""
         if self._heard_at is not None and asyncio.get_running_loop().time() - self._heard_at > SILENT_AFTER_S:

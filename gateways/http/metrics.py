@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ...entities.dead_letter import REASONS
 from ...use_cases.ledger import LedgerReport
+from ...use_cases.ports.facts import READERS
 from .access import Measure
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -83,6 +84,7 @@ def _accounts(reports: Sequence[LedgerReport]) -> Iterator[Metric]:
     retained: Tally[str] = Tally()
     pending: Tally[str] = Tally()
     lost: Tally[str] = Tally()
+    behind: Tally[str] = Tally(dict.fromkeys(READERS, 0))
     letters: Tally[str] = Tally(dict.fromkeys(REASONS, 0))
     for report in reports:
         for channel in report.channels:
@@ -91,12 +93,16 @@ def _accounts(reports: Sequence[LedgerReport]) -> Iterator[Metric]:
         for reader in report.readers:
             pending[reader.channel] += reader.pending
             lost[reader.channel] += reader.lost
+            name = reader.reader.removeprefix(f"{report.domain}/")
+            if reader.kind == "reader" and name in behind:  # clients choose names below others, or of groups
+                behind[name] += reader.pending
         for reason, count in report.dead_letters.items():
             letters[reason if reason in REASONS else "other"] += count
     yield _family(CounterMetricFamily, "iotsphere_log_accepted", "Messages ever accepted", "channel", accepted)
     yield _family(GaugeMetricFamily, "iotsphere_log_retained", "Messages in the log", "channel", retained)
     yield _family(GaugeMetricFamily, "iotsphere_ledger_pending", "Not yet read, over all readers", "channel", pending)
     yield _family(CounterMetricFamily, "iotsphere_ledger_lost", "Lost to readers, announced", "channel", lost)
+    yield _family(GaugeMetricFamily, "iotsphere_facts_lag", "Facts not yet folded, in all processes", "reader", behind)
     yield _family(CounterMetricFamily, "iotsphere_dead_letters", "Refused messages", "reason", letters)
     imbalance = GaugeMetricFamily("iotsphere_ledger_imbalance", "Messages unaccounted for; anything but 0 is a fault")
     imbalance.add_metric((), sum(report.imbalance for report in reports))

@@ -12,6 +12,9 @@ APPLIED = "applied"
 SUPERSEDED = "superseded"
 EXPIRED = "expired"
 
+# The processors of the product, by the last level of their readers' names.
+READERS = ("shadows", "commands", "notifications")
+
 
 class FactHandler(Protocol):
     """Makes the effect of entries of one partition, in their order.

@@ -13,6 +13,7 @@ from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
 from .bridges import bridge_measures
+from .state_measures import state_measures
 
 
 def websocket_door(use_cases: ClientUseCases, settings: Settings, mqtt_gateway: Any) -> Any:
@@ -104,7 +105,12 @@ def http_door(box: Any) -> Any:
         cursor_key=box.secrets().cursor,
         state=box.client_state(),
         fleet=box.state().fleet,
-        measures=(*box.measures(), *box.tls_measures(), *bridge_measures(box.running_bridges())),
+        measures=(
+            *box.measures(),
+            *state_measures(box.state()),
+            *box.tls_measures(),
+            *bridge_measures(box.running_bridges()),
+        ),
         checks=box.readiness(),
     )
     return HttpGateway(use_cases, limits)

@@ -135,11 +135,12 @@ class State:
         further = () if mapped is None else mapped.collections
         self.collections = (*COLLECTIONS, *further)
         self.tell = DatabaseChangeAdapter(edge, clock, log.domains, mapped)
+        self.keeping = ShadowKeeping(database, self.shadows, clock)
         self.listener = PropagateChanges(
             ChangeStores(database, log, documents, TOLD, further),
             ground.publish,
             self.tell,
-            ShadowKeeping(database, self.shadows, clock),
+            self.keeping,
             clock,
         )
         tools = LaneTools(log, clock, ground.publish, fact_letters(edge, clock))
