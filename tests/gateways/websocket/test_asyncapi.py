@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from pydantic import BaseModel
 
 from iotsphere.adapters import client_protocol as protocol
 from iotsphere.adapters import client_session
+from iotsphere.containers.state import COLLECTIONS, Ground, State
+from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import RequestInvalid
 from iotsphere.gateways.websocket import WebSocketLimits
 from iotsphere.gateways.websocket import gateway as websocket
+from iotsphere.use_cases.users import Fact
 from tests.client.house import TOPIC, Talker, open_door, open_house
 from tests.client.raw import TEXT
 from tests.gateways.websocket.test_slow_reader import OUTBOX, publish, stalled_client
@@ -35,6 +39,10 @@ REQUESTS: dict[str, type[BaseModel]] = {
     "subscribe": protocol.Subscribe,
     "unsubscribe": protocol.Unsubscribe,
     "publish": protocol.Publish,
+    "command": protocol.Command,
+    "cancel": protocol.Cancel,
+    "shadow": protocol.Shadow,
+    "read": protocol.Read,
     "ack": protocol.Acknowledge,
     "auth": protocol.Auth,
     "ping": protocol.Ping,
@@ -43,6 +51,10 @@ ANSWERS = {
     "subscribe": "subscribed",
     "unsubscribe": "unsubscribed",
     "publish": "published",
+    "command": "commanded",
+    "cancel": "cancelled",
+    "shadow": "shadowed",
+    "read": "marked",
     "ack": "acknowledged",
     "auth": "authenticated",
     "ping": "pong",
@@ -303,7 +315,34 @@ async def test_frames_of_a_real_connection_fit(monkeypatch: pytest.MonkeyPatch) 
         await client.push("ended")
         await door.gateway.drain(5)
         await client.push("closing")
-        assert client.seen == {*ANSWERS.values(), "error", *PUSHES} - {"gap", "lagging"}
+        about_state = {"commanded", "cancelled", "shadowed", "marked"}
+        assert client.seen == {*ANSWERS.values(), "error", *PUSHES} - {"gap", "lagging"} - about_state
+
+
+async def test_frames_about_state_fit() -> None:
+    async with open_house(partitions=1) as house:
+        database = MemoryDatabase(house.clock)
+        await database.ensure(COLLECTIONS)
+        devices = house.identity.devices
+        state = State(Ground(database, house.edge, house.publish, devices, house.clock), house.log, house.documents)
+        house.use_cases = replace(house.use_cases, state=state.client)
+        await devices.register(DOMAIN, "pump-7")
+        await state.notifications.keep([Fact(DOMAIN, "ada", "n1", "alarms", 1, {"title": "dry"})])
+        async with open_door(house) as door:
+            client = Witness(await door.connect())
+            changed = await client.ask("shadow", device="pump-7", desired={"interval": 5})
+            assert (changed["version"], changed["changed"]) == (1, True)
+            assert (await client.ask("shadow", device="pump-7"))["shadow"]["desired"] == {"interval": 5}
+            lost = await client.ask("shadow", device="pump-7", desired={"interval": 6}, version=7)
+            assert (lost["code"], lost["current"]["version"]) == ("version_conflict", 1)
+            topic = f"{DOMAIN}/devices/pump-7/shadow/desired"
+            assert (await client.ask("publish", topic=topic, payload={"desired": {"interval": 7}}))["version"] == 2
+            sent = await client.ask("command", device="pump-7", payload={"action": "open"})
+            assert sent["command"]["state"] == "queued"
+            back = await client.ask("cancel", command=sent["command"]["commandId"])
+            assert back["command"]["state"] == "cancelled"
+            assert (await client.ask("read", notification="n1"))["notification"]["read"] is True
+            assert client.seen == {"commanded", "cancelled", "shadowed", "marked", "published", "error"}
 
 
 async def test_frames_of_a_client_that_fell_behind_fit() -> None:
