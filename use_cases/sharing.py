@@ -82,7 +82,9 @@ class Sharing:
         self.failures = 0
         owner = secrets.token_hex(8)
         self._clock: Clock = feed.clock
-        self._tools = ShareTools(log, documents, feed, feed.clock, owner, monotonic or (lambda: asyncio.get_running_loop().time()))
+        self._tools = ShareTools(
+            log, documents, feed, feed.clock, owner, monotonic or (lambda: asyncio.get_running_loop().time())
+        )
         self._register = ShareRegister(log, documents, feed.clock, self.settings.expiry, self.settings.groups)
         self._groups: dict[str, ShareGroup] = {}
         self._sought: set[str] = set()
