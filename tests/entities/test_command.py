@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from iotsphere.entities.command import (
     advance,
     body_of,
     command_of,
+    picture,
     timed_evidence,
 )
 
@@ -72,3 +75,8 @@ def test_time_says_what_the_state_allows() -> None:
     assert timed_evidence(sent, 14_999) is None
     assert timed_evidence(sent, 15_000) == "time_out"
     assert timed_evidence(advance(sent, "succeed", 11_000), 10**9) is None
+
+
+def test_the_page_shows_the_life_as_it_is() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+    assert f"```mermaid\n{picture()}\n```" in page.read_text(encoding="utf-8")
