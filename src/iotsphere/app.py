@@ -105,7 +105,8 @@ class App:
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
-            self._stack.callback(write_endpoints(self.settings.data, self.endpoints))
+            if self.endpoints:
+                self._stack.callback(write_endpoints(self.settings.data, self.endpoints))
 
     async def open_stores(self) -> None:
         """Open the log, the queue and the documents, and make the domains; all that a command without doors needs."""
