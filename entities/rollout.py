@@ -36,6 +36,7 @@ class Rollout:
     ``rate``: devices per minute; ``growth``: by what it is multiplied each minute. ``abort_percent``: the share of failures
     among what is over that ends it, once ``abort_minimum`` are over; 0 = never. ``total``: devices selected; ``issued``: how
     many of them were given it, in the order of their ids. ``earned``: how many more may be given it, as of ``earned_at``.
+    ``recalling``: it was ended, and what no device was sent yet has still to be taken back.
     ``refused``: device -> why it could not be given it (the first 100); ``refusals``: how many there were.
     """
 
@@ -61,6 +62,7 @@ class Rollout:
     refusals: int = 0
     refused: Mapping[str, str] | None = None
     over_at: int = 0
+    recalling: bool = False
 
     @property
     def key(self) -> str:
@@ -93,10 +95,10 @@ def goes_wrong(rollout: Rollout, counts: Mapping[str, int]) -> bool:
 
 
 def body_of(rollout: Rollout) -> dict[str, Any]:
-    """The rollout as a document; ``open`` is there for the index while it is true."""
+    """The rollout as a document; ``open`` is there for the index while there is something to do."""
     body = {"schema": 1, **asdict(rollout)}
     body["refused"] = dict(rollout.refused or {})
-    if rollout.is_open:
+    if rollout.is_open or rollout.recalling:
         body["open"] = True
     return body
 

@@ -41,6 +41,7 @@ PARALLEL: Final = 50
 PAGE: Final = 1_000
 COUNT_EVERY_MS: Final = 2_000
 ATTEMPTS: Final = 10
+RECALL_FOR_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,12 @@ class Rollouts:
             state = life.LIFE.get((rollout.state, wish))
             if state is None:
                 raise Conflict(f"rollout {rollout_id} is {rollout.state}: it cannot {wish}", state=rollout.state)
-            if moved := await self._put(stored, replace(rollout, state=state, earned_at=self._clock.now())):
-                if state == "cancelled":
+            recalling = state == "cancelled" and rollout.kind == "command"
+            now = self._clock.now()
+            over_at = now if state == "cancelled" else 0
+            steered = replace(rollout, state=state, earned_at=now, over_at=over_at, recalling=recalling)
+            if moved := await self._put(stored, steered):
+                if recalling:
                     await self._take_back(moved)
                 return moved
         raise Conflict(f"rollout {rollout_id} is changed by too many at once: repeat it")
@@ -138,6 +143,8 @@ class Rollouts:
             await self._resolve(stored, rollout)
         elif rollout.state == life.RUNNING:
             return await self._go_on(stored, rollout)
+        elif rollout.recalling:
+            await self._recall(stored, rollout)
         return 0
 
     async def _resolve(self, stored: Stored, rollout: Rollout) -> None:
@@ -183,7 +190,7 @@ class Rollouts:
             return 0
         if await self._put(stored, moved) is not None and not moved.is_open:
             self._counted_at.pop(rollout.key, None)
-            if moved.state == "aborted":
+            if moved.recalling:
                 await self._take_back(moved)
         return len(devices)
 
@@ -191,7 +198,7 @@ class Rollouts:
         counts = await self.counts(rollout)
         over = {state: count for state, count in counts.items() if state in FINAL}
         if life.goes_wrong(rollout, over):
-            return replace(rollout, state="aborted", over_at=now)
+            return replace(rollout, state="aborted", over_at=now, recalling=rollout.kind == "command")
         done = rollout.issued >= rollout.total
         if done and (rollout.kind != "command" or sum(over.values()) == sum(counts.values())):
             return replace(rollout, state="finished", over_at=now)
@@ -243,10 +250,14 @@ class Rollouts:
         author = rollout.caller.rpartition("/")[2]
         return Wanted(patch=rollout.payload, author=author, message_id=_id_for(rollout, device), expires_at=expires)
 
+    async def _recall(self, stored: Stored, rollout: Rollout) -> None:
+        """Cancel once more, after a crash, and for the sake of a process that was giving at that moment."""
+        await self._take_back(rollout)
+        if self._clock.now() - rollout.over_at >= RECALL_FOR_MS:
+            await self._put(stored, replace(rollout, recalling=False))
+
     async def _take_back(self, rollout: Rollout) -> None:
         """Cancel what its devices have not been sent yet."""
-        if rollout.kind != "command":
-            return
         for state in ("accepted", "queued"):
             while page := await self._database.find(
                 COMMANDS.name, "rollout", (rollout.key, state), after="", limit=AT_ONCE

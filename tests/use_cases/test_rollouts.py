@@ -10,7 +10,7 @@ import pytest
 
 from iotsphere.adapters.shadow_body import ShadowDocument
 from iotsphere.entities.errors import Conflict, MessageRefused
-from iotsphere.entities.rollout import Rollout
+from iotsphere.entities.rollout import Rollout, body_of
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.use_cases.command_documents import COMMANDS
 from iotsphere.use_cases.fleet import DEVICES, Fleet
@@ -125,6 +125,25 @@ async def test_it_can_be_paused_resumed_and_cancelled(works: Works) -> None:
     assert set(await works.rollouts.counts(await works.rollout())) == {"cancelled"}
     with pytest.raises(Conflict):
         await works.rollouts.steer("iotsphere", ID, "resume")
+
+
+async def test_what_a_crash_or_a_neighbour_left_of_an_ended_rollout_is_taken_back(works: Works) -> None:
+    await works.add(30)
+    await works.rollouts.start(replace(SPEC, rate=120))
+    await works.run(0.2)
+    ended = replace(await works.rollout(), state="cancelled", over_at=works.clock.now(), recalling=True)
+    stored = await works.database.get("rollouts", SPEC.key)
+    await works.database.put("rollouts", Write(SPEC.key, stored, body_of(ended)))  # and then it was killed
+    assert set(await works.rollouts.counts(ended)) == {"queued"}
+    await works.run(0.1)
+    assert await works.rollouts.counts(ended) == {"cancelled": ended.issued}
+    neighbour = works.runner()
+    await neighbour._give(ended, ["d0029"])
+    await works.run(0.1)
+    assert await works.rollouts.counts(ended) == {"cancelled": ended.issued + 1}
+    await works.run(0.2)
+    assert (await works.rollout()).recalling is False
+    assert await works.database.find("rollouts", "open", (True,), after=0) == []
 
 
 async def test_processes_side_by_side_and_restarts_give_each_device_one_command(works: Works) -> None:
