@@ -179,3 +179,8 @@ def authenticate(use_cases: HttpUseCases, headers: Sequence[tuple[bytes, bytes]]
 def answers(example: Mapping[str, Any], description: str) -> dict[str, Any]:
     """The part of an OpenAPI response that shows an example."""
     return {"description": description, "content": {"application/json": {"example": dict(example)}}}
+
+
+def asks(example: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an OpenAPI operation that shows an example of its request."""
+    return {"requestBody": {"content": {"application/json": {"example": dict(example)}}}}

@@ -10,7 +10,7 @@ from ...adapters.client_state import Ask
 from ...adapters.http import queries
 from ...adapters.http.models import FailureBody
 from ...adapters.http.models_shadow import CommandBody, CommandRequestBody, CommandsBody, CommandsQuery
-from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers
+from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers, asks
 
 router = APIRouter(prefix="/api/v1", tags=["commands"], route_class=RuledRoute)
 DeviceId = Annotated[str, Path(max_length=64, examples=["pump-7"])]
@@ -21,6 +21,7 @@ CommandId = Annotated[str, Path(max_length=64, examples=[CommandBody.example["co
     "/devices/{device_id}/commands",
     summary="Send a command",
     response_model=CommandBody,
+    openapi_extra=asks(CommandRequestBody.example),
     responses={
         200: answers(CommandBody.example, "It is accepted, or (with `wait`) over"),
         409: {"model": FailureBody, **answers(FailureBody.example, "The id belongs to another command")},

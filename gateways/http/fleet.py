@@ -17,7 +17,7 @@ from ...adapters.http.models_fleet import (
     RolloutsQuery,
 )
 from ...entities.errors import NotFound
-from .access import OPERATORS, PUBLISHERS, Caller, RuledRoute, allow, answers
+from .access import OPERATORS, PUBLISHERS, Caller, RuledRoute, allow, answers, asks
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"], route_class=RuledRoute)
 DeviceId = Annotated[str, Path(max_length=64, examples=["pump-7"])]
@@ -53,6 +53,7 @@ async def labels(device_id: DeviceId, fleet: Fleet, caller: Caller) -> LabelsBod
     "/devices/{device_id}/labels",
     summary="Change a device's labels",
     response_model=LabelsBody,
+    openapi_extra=asks(LabelsBody.example),
     responses={200: answers(LabelsBody.example, "As they are now")},
 )
 @allow(OPERATORS)
@@ -65,6 +66,7 @@ async def label(device_id: DeviceId, body: LabelsBody, fleet: Fleet, caller: Cal
     "/rollouts",
     summary="Begin a rollout",
     response_model=RolloutBody,
+    openapi_extra=asks(RolloutRequestBody.example),
     responses={200: answers(RolloutBody.example, "It has begun, or had begun before"), **_REFUSED},
 )
 @allow(PUBLISHERS)

@@ -16,7 +16,7 @@ from ...adapters.http.models_shadow import (
     ShadowsBody,
     VersionsQuery,
 )
-from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers
+from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers, asks
 
 router = APIRouter(prefix="/api/v1/devices/{device_id}", tags=["shadows"], route_class=RuledRoute)
 DeviceId = Annotated[str, Path(max_length=64, examples=["pump-7"])]
@@ -73,6 +73,7 @@ async def versions(
     "/shadow",
     summary="Change what a device is to be",
     response_model=ShadowChangedBody,
+    openapi_extra=asks(ChangeShadowBody.example),
     responses={200: answers(ShadowChangedBody.example, "Accepted, or equal to what was desired before"), **_CONFLICT},
 )
 @allow(PUBLISHERS)

@@ -15,7 +15,7 @@ from ...adapters.http.models_shadow import (
     NotificationsQuery,
     PreferencesBody,
 )
-from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers
+from .access import PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, State, allow, answers, asks
 
 router = APIRouter(prefix="/api/v1/users/{user_id}", tags=["users"], route_class=RuledRoute)
 UserId = Annotated[str, Path(max_length=64, examples=["ann"])]
@@ -67,6 +67,7 @@ async def preferences(user_id: UserId, state: State, caller: Caller) -> Preferen
     "/preferences",
     summary="Change preferences",
     response_model=PreferencesBody,
+    openapi_extra=asks(ChangePreferencesBody.example),
     responses={
         200: answers(PreferencesBody.example, "As they are now"),
         409: {

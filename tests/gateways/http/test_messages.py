@@ -199,7 +199,11 @@ async def test_publishing_a_command_takes_the_right_to_command(door: Door) -> No
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     async with door.client(door.token(grants=["command:iotsphere/devices/+/commands/request"])) as api:
         answer = await api.post(PUBLISH, json={"topic": topic, "payload": {"action": "reboot"}})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        await door.rooms.devices.register("iotsphere", "d1")
+        answer = await api.post(PUBLISH, json={"topic": topic, "payload": {"action": "reboot"}})
         assert answer.status_code == 200
+        assert answer.json()["results"][0]["command"]["state"] == "queued"
 
 
 async def test_too_fast_is_told_with_the_time_to_wait(door: Door, api: httpx.AsyncClient) -> None:

@@ -126,6 +126,16 @@ async def test_every_operation_is_described_with_examples_that_fit_its_schemas(d
         "GET /api/v1/devices", "POST /api/v1/devices", "DELETE /api/v1/devices/{device_id}",
         "POST /api/v1/devices/{device_id}/rotate", "POST /api/v1/tokens", "DELETE /api/v1/tokens",
         "DELETE /api/v1/tokens/{token_id}", "GET /api/v1/ledger", "GET /healthz", "GET /ready", "GET /metrics",
+        "GET /api/v1/devices/{device_id}/shadows", "GET /api/v1/devices/{device_id}/shadow",
+        "GET /api/v1/devices/{device_id}/shadow/versions", "PATCH /api/v1/devices/{device_id}/shadow",
+        "DELETE /api/v1/devices/{device_id}/shadow", "POST /api/v1/devices/{device_id}/commands",
+        "GET /api/v1/devices/{device_id}/commands", "GET /api/v1/commands/{command_id}",
+        "POST /api/v1/commands/{command_id}/cancel", "GET /api/v1/users/{user_id}/notifications",
+        "POST /api/v1/users/{user_id}/notifications/{notification_id}/read",
+        "GET /api/v1/users/{user_id}/preferences", "PATCH /api/v1/users/{user_id}/preferences",
+        "GET /api/v1/devices/{device_id}/labels", "PATCH /api/v1/devices/{device_id}/labels",
+        "POST /api/v1/rollouts", "GET /api/v1/rollouts", "GET /api/v1/rollouts/{rollout_id}",
+        "POST /api/v1/rollouts/{rollout_id}/{wish}",
     }  # fmt: skip
     for method, path, operation in operations(document):
         where = f"{method} {path}"
