@@ -44,6 +44,7 @@ from ..use_cases.timers import Timers
 from ..use_cases.users import NOTIFICATIONS, PREFERENCES, Notifications, Preferences
 
 TOLD: Final = (SHADOWS, COMMANDS, NOTIFICATIONS, PREFERENCES)
+READINGS: Final = ("latest", "history")  # where MongoDB keeps telemetry
 COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS, DEVICES, ROLLOUTS, TARGETS)
 
 
@@ -84,7 +85,8 @@ def mapped_of(settings: Settings) -> ChangeMap | None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestInvalid(f"cannot read {path}: {error}; see IOTSPHERE_CHANGES_FILE") from error
-    return parse_changes(text, path.name, settings.domains, [collection.name for collection in COLLECTIONS])
+    own = [*(collection.name for collection in COLLECTIONS), *READINGS]
+    return parse_changes(text, path.name, settings.domains, own)
 
 
 def telemetry_of(settings: Settings, kind: str, database: Any) -> TelemetryStore | None:
