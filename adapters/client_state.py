@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from ..entities.command import Command, derived_id
-from ..entities.errors import Forbidden, NotFound, RequestInvalid
+from ..entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey
 from ..entities.topic import action_on, is_device_id, is_shadow_name, is_user_id
@@ -107,7 +107,7 @@ class ClientState:
     async def _ask(self, who: Principal, topic: str, payload: Facts, message_id: str | None) -> Facts:
         """Send a request through the edge, as if it had been published, and have it decided."""
         route = self._edge.route(who, topic, action_on(topic))
-        record = self._edge.admit(route, orjson.dumps(payload), self._clock.now(), message_id=message_id)
+        record = self._edge.admit(route, _encoded(payload), self._clock.now(), message_id=message_id)
         decided = await self.use.requests(who, record)
         return {"messageId": record.message_id, **decided}
 
@@ -127,7 +127,7 @@ class ClientState:
         if not isinstance(ask.payload, dict):
             raise RequestInvalid('payload: a command is a JSON object such as {"action": "open"}')
         route = self._edge.route(who, topic, action_on(topic))
-        self._edge.admit(route, orjson.dumps({"metadata": {}, "payload": ask.payload}), now)  # the rules for keys hold
+        self._edge.admit(route, _encoded({"metadata": {}, "payload": ask.payload}), now)  # the rules for keys hold
         sent = await self.use.commands.send(
             Order(
                 id=command_id,
@@ -194,6 +194,16 @@ class ClientState:
     ) -> Facts:
         """Merge a patch in: ``{"preferences": patch, "version"?: n}``."""
         return await self._ask(who, f"{who.domain}/users/{_user(user)}/preferences", request, message_id)
+
+
+def _encoded(payload: Facts) -> bytes:
+    """The payload as JSON. Raises MessageRefused for what JSON cannot carry: half a surrogate pair, or nesting too deep."""
+    try:
+        return orjson.dumps(payload)
+    except TypeError as error:
+        raise MessageRefused(
+            f"the payload cannot be written as JSON ({error}): send whole characters", code="invalid_string"
+        ) from error
 
 
 def _require(who: Principal, action: str, topic: str) -> None:

@@ -1,9 +1,8 @@
 """Care for connected devices: what each gets first, which commands are handed to it, and what became of them.
 
 A device that comes gets one delta per shadow and its open commands, whatever the log's backlog holds. A command is handed
-over only after the database says that it is on its way, one after the other per device: so one that was cancelled,
-has expired or was handed over by another process is never sent. While the database is away, devices come and go as
-ever, and are greeted once it is back.
+over only after the database says that it is on its way, one after the other per device: so one that was cancelled, has
+expired or was handed over elsewhere is never sent. While the database is away, devices are greeted once it is back.
 """
 
 from __future__ import annotations
@@ -79,9 +78,10 @@ class _Visit:
         return [each for each in self.wanted if each.filter.matches(topic)]
 
     @property
-    def at_least_once(self) -> bool:
-        """Whether commands go out with an acknowledgement."""
-        return any(each.qos for each in self.wants(f"{self.principal.domain}/devices/{self.principal.name}{REQUEST}"))
+    def qos(self) -> int:
+        """At which QoS commands go out."""
+        topic = f"{self.principal.domain}/devices/{self.principal.name}{REQUEST}"
+        return max((each.qos for each in self.wants(topic)), default=0)
 
 
 class DeviceCare:
@@ -165,8 +165,8 @@ class DeviceCare:
         if record.topic.endswith(REQUEST):
             visit.queued.discard(record.message_id)
             visit.room.set()
-            if not visit.at_least_once:
-                visit.commands.discard(record.message_id)  # nothing will be heard of it at QoS 0
+            if not visit.qos:
+                visit.commands.discard(record.message_id)
             return
         key, sequence = self._records.delta_of(record)
         visit.sequences[key] = max(sequence, visit.sequences.get(key, 0))
@@ -210,7 +210,7 @@ class DeviceCare:
                 visit.sequences[shadow.key] = shadow.sequence
                 if shadow.delta:
                     found.append(self._records.delta(shadow))
-        self._take_on(visit, commands, again=visit.at_least_once)
+        self._take_on(visit, commands, again=visit.qos == 1)  # at QoS 2 a device may hold what it has not answered
         visit.behind = visit.behind or len(commands) == MAX_WAITING
         return found
 
