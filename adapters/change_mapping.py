@@ -57,6 +57,12 @@ class ChangeRule:
     on: frozenset[str]
     where: tuple[tuple[str, Scalar], ...]
 
+    @property
+    def channel(self) -> str:
+        """The channel of all topics that it can write: what varies in them does not lead out of it."""
+        sample = "".join(_SAMPLE if index % 2 else part for index, part in enumerate(self.parts))
+        return parse_topic(sample).channel
+
     def row(self, change: Change, domain: str) -> Row | None:
         """The message of a change, None where the rule does not ask for one. Raises MessageRefused."""
         body = change.before if change.kind == "delete" else change.after
@@ -121,6 +127,11 @@ class ChangeMap:
     def collections(self) -> tuple[Collection, ...]:
         """The collections that are to be watched."""
         return tuple(Collection(name, watched=True) for name in self._rules)
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """The channels of all topics that the rules can write."""
+        return frozenset(rule.channel for rules in self._rules.values() for rule in rules)
 
     def rows(self, change: Change) -> list[Row]:
         """The messages of a change, in the order of the rules. Raises MessageRefused for a value that makes no topic."""

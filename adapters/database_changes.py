@@ -24,11 +24,12 @@ from .alerts import gateway_principal
 from .change_mapping import ChangeMap, Row, source_of
 from .command_messages import facts_of
 from .edge import Edge
-from .message_id import derived, is_message_id
+from .message_id import derived, is_derived, is_message_id
 from .shadow_body import ShadowDocument, versions
 from .shadow_messages import tell
 from .timestamps import iso
 
+OWN_CHANNELS: Final = frozenset(("shadow", "commands", "users", "system"))
 OWN_NOTIFICATIONS: Final = source_of("notifications")
 
 # What a document that people have written can make of code that reads it.
@@ -60,6 +61,15 @@ class DatabaseChangeAdapter:
         if mapped is not None:
             self._rows.update((collection.name, mapped.rows) for collection in mapped.collections)
         self.failed = 0
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """Where the messages go."""
+        return OWN_CHANNELS if self._mapped is None else OWN_CHANNELS | self._mapped.channels
+
+    def may_be_own(self, message_id: str) -> bool:
+        """Every id of a message from here is derived."""
+        return is_derived(message_id)
 
     def records(self, change: Change) -> Sequence[Record]:
         """The messages of a change, in order. What a stranger wrote and cannot be told becomes an alert instead."""

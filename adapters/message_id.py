@@ -63,6 +63,11 @@ def derived(digest: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-8{text[13:16]}-{8 | int(text[16], 16) & 3:x}{text[17:20]}-{text[20:]}"
 
 
+def is_derived(text: str) -> bool:
+    """Tell whether ``derived`` may have made this id."""
+    return _UUID.match(text) is not None and text[14] == "8"
+
+
 def dated(time: int, tail: bytes) -> str:
     """An id of version 7 for ``time`` (ms) whose other bits follow from 10 bytes; four bits are the version's."""
     if len(tail) != 10:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from ..entities.message import Record
 from ..entities.position import Partition, Position
-from ..entities.topic import CHANNELS
 from .ports.clock import Clock
 from .ports.documents import Documents
 from .ports.message_log import Appended, MessageLog
@@ -17,6 +16,7 @@ CHECKPOINTS: Final = "changes"
 PLACE: Final = "listener"
 READ_ENTRIES: Final = 2_000
 READ_BYTES: Final = 1 << 22
+LOOK_EVERY_MS: Final = 10_000
 
 
 class Place(NamedTuple):
@@ -28,15 +28,17 @@ class Place(NamedTuple):
 
 
 class Checkpoint:
-    """Saves the place together with what was told last of each document.
+    """Saves the place together with what was told last of each document. ``channels``: where messages are appended.
 
     ``at``: ms of the last save, 0 before. ``names``: the collections that the place stands for.
     """
 
-    def __init__(self, documents: Documents, log: MessageLog, clock: Clock) -> None:
+    def __init__(self, documents: Documents, log: MessageLog, clock: Clock, channels: Collection[str]) -> None:
         self._documents = documents
         self._log = log
         self._clock = clock
+        self._channels = channels
+        self._looked_at = 0
         self._positions: dict[Partition, Position] = {}
         self.at = 0
         self.names: frozenset[str] = frozenset()
@@ -54,14 +56,14 @@ class Checkpoint:
         token: str = value["token"]
         return token
 
-    async def appended_since(self) -> set[str]:
-        """The ids of all messages since the place was saved: among them what was told and not saved any more."""
+    async def appended_since(self, may_be_own: Callable[[str], bool]) -> set[str]:
+        """Ids of messages since the place was saved: among them those of what was told and not saved any more."""
         ids: set[str] = set()
         for partition, position in self._positions.items():
             at = position
             while True:
                 part = await self._log.read(partition, at, limit=READ_ENTRIES, max_bytes=READ_BYTES)
-                ids.update(entry.record.message_id for entry in part.entries if not entry.record.minted)
+                ids.update(filter(may_be_own, (entry.record.message_id for entry in part.entries)))
                 if part.end == at:
                     break
                 at = part.end
@@ -75,14 +77,18 @@ class Checkpoint:
                 self._positions[record.partition] = position
 
     async def save(self, token: str, told: Mapping[str, bytes | None]) -> None:
-        """Save the place, and what was told last, in one step."""
+        """Save the place, and what was told last, in one step; nothing may be appended for later changes yet."""
         self.at = self._clock.now()
+        if self.at - self._looked_at >= LOOK_EVERY_MS:
+            await self._to_the_ends()  # or a restart would read what others have appended since the first start
         places = [[*partition, *position] for partition, position in self._positions.items()]
         value = {"token": token, "at": self.at, "names": sorted(self.names), "positions": places}
         await self._documents.put_many(CHECKPOINTS, {PLACE: json.dumps(value).encode(), **told})
 
     async def _to_the_ends(self) -> None:
+        self._looked_at = self._clock.now()
+        self._positions = {}
         for domain in self._log.domains():
-            for channel in CHANNELS:
+            for channel in sorted(self._channels):
                 for partition in self._log.partitions(domain, channel):
                     self._positions[partition] = (await self._log.bounds(partition)).last

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -19,6 +19,7 @@ import structlog
 
 from ..entities.errors import ChangesLost, Fenced, IotSphereError, LeaseHeld, Unavailable
 from ..entities.message import Record
+from .change_batches import BATCH, batches_of
 from .change_place import Checkpoint
 from .change_told import Told, digest_of, note_of
 from .ports.clock import Clock
@@ -33,7 +34,6 @@ READER: Final = "changes"
 HEARTBEATS: Final = Collection("heartbeats", watched=True)
 LEASE_MS: Final = 10_000
 RETRY_LEASE_S: Final = 1.0
-BATCH: Final = 500
 BEAT_EVERY_S: Final = LEASE_MS / 3_000
 SILENT_AFTER_S: Final = 30.0
 SAVE_QUIET_EVERY_S: Final = 10.0
@@ -41,6 +41,15 @@ SAVE_QUIET_EVERY_S: Final = 10.0
 
 class Teller(Protocol):
     """Turns changes into messages. ``records`` gives the same ids for the same token."""
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """The channels of the log that its messages go to."""
+        ...
+
+    def may_be_own(self, message_id: str) -> bool:
+        """False for ids that ``records`` and ``lost`` never give."""
+        ...
 
     def records(self, change: Change) -> Sequence[Record]:
         """The messages of one change, in their order; none for what concerns nobody."""
@@ -82,7 +91,7 @@ class PropagateChanges:
         self._log = stores.log
         self._further = [each.name for each in stores.further]
         self._names = [*(each.name for each in stores.collections if each.watched), *self._further]
-        self._place = Checkpoint(stores.documents, stores.log, clock)
+        self._place = Checkpoint(stores.documents, stores.log, clock, tell.channels)
         self._last = Told(stores.database, stores.documents, clock)
         self._publish = publish
         self._tell = tell
@@ -154,7 +163,7 @@ class PropagateChanges:
         token = await self._place.load()
         new = [name for name in self._names if name not in self._place.names]
         if token is not None:
-            self._already = await self._place.appended_since()
+            self._already = await self._place.appended_since(self._tell.may_be_own)
             self._left = 2 * BATCH
         if new:
             begin = await self._database.now() if token is None else token
@@ -185,7 +194,7 @@ class PropagateChanges:
         loop = asyncio.get_running_loop()
         saved = loop.time()
         names = [*self._names, HEARTBEATS.name]
-        async with aclosing(self._database.changes(token, names)) as changes, aclosing(_batches(changes)) as batches:
+        async with aclosing(self._database.changes(token, names)) as changes, aclosing(batches_of(changes)) as batches:
             async for batch in batches:
                 await self._lease()
                 self._heard_at = loop.time()
@@ -264,32 +273,3 @@ class PropagateChanges:
 
 async def _tell_nobody(changes: Sequence[Change]) -> None:
     """What was there before anybody asked for it is no news."""
-
-
-async def _batches(changes: AsyncGenerator[Change, None]) -> AsyncGenerator[Sequence[Change], None]:
-    """What has arrived while the last batch was carried out is the next one."""
-    waiting: asyncio.Queue[Change] = asyncio.Queue(BATCH)
-    loop = asyncio.get_running_loop()
-
-    async def pump() -> None:
-        async for change in changes:
-            await waiting.put(change)
-
-    pumping = loop.create_task(pump())
-    try:
-        while True:
-            getting = loop.create_task(waiting.get())
-            try:
-                await asyncio.wait((getting, pumping), return_when=asyncio.FIRST_COMPLETED)
-                if not getting.done():
-                    break
-                batch = [getting.result()]
-            finally:
-                getting.cancel()
-            while len(batch) < BATCH and not waiting.empty():
-                batch.append(waiting.get_nowait())
-            yield batch
-        await pumping
-    finally:
-        pumping.cancel()
-        await asyncio.wait((pumping,))

@@ -10,7 +10,7 @@ from hashlib import sha256
 import orjson
 import pytest
 
-from iotsphere.adapters.message_id import derived
+from iotsphere.adapters.message_id import derived, is_derived
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.memory.log import MemoryLog
@@ -33,6 +33,11 @@ class Teller:
         self._partition = log.partitions(DOMAIN, "shadow")[0]
         self._system = log.partitions(DOMAIN, "system")[0]
         self.losses: list[tuple[int, int, int]] = []
+
+    channels = frozenset(("shadow", "system"))
+
+    def may_be_own(self, message_id: str) -> bool:
+        return is_derived(message_id)
 
     def records(self, change: Change) -> Sequence[Record]:
         facts = {"key": change.key, "n": None if change.after is None else change.after["n"]}
@@ -195,6 +200,30 @@ async def test_what_was_appended_and_not_saved_is_not_told_again_however_late(sc
         await scene.until([1, 2, 3, 4, 5, 6])
         assert second.told == 1
         assert second.repeated >= 4
+
+
+async def test_a_restart_reads_no_more_of_the_log_than_it_must(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(1)
+        await scene.until([1])
+    topic = f"{DOMAIN}/devices/t1/shadow/reported"
+    await scene.stage.log.append([scene.stage.record(topic) for _ in range(50)])
+    scene.stage.clock.advance(10_000)
+    async with running(scene.listener()):
+        await scene.put(2)
+        await scene.noted(KEY)
+        deadline = asyncio.get_running_loop().time() + 20
+        ends = [[*p, *(await scene.stage.log.bounds(p)).last] for p in scene.stage.log.partitions(DOMAIN, "shadow")]
+        while True:
+            place = await scene.stage.documents.get("changes", "listener")
+            assert place is not None
+            positions = orjson.loads(place.value)["positions"]
+            if all(end in positions for end in ends):
+                break
+            assert asyncio.get_running_loop().time() < deadline, (ends, positions)
+            await asyncio.sleep(0.005)
+            ends = [[*p, *(await scene.stage.log.bounds(p)).last] for p in scene.stage.log.partitions(DOMAIN, "shadow")]
+    assert {channel for _, channel, *_ in positions} == {"shadow", "system"}
 
 
 async def test_a_lost_history_ends_in_the_present_state_and_one_announced_gap(scene: Scene) -> None:
