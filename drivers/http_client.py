@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from ..entities.errors import IotSphereError, Unavailable
+from ..entities.errors import IotSphereError, Unavailable, error_of
 
 TIMEOUT_S = 30.0
 
@@ -22,7 +22,10 @@ class HttpClient:
         self._token = token
 
     def __call__(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
-        """The decoded answer (None when it is empty). Raises IotSphereError with the gateway's code and remedy."""
+        """The decoded answer (None when it is empty). Raises IotSphereError with the gateway's code and remedy.
+
+        Where the gateway is asked to ``wait`` (seconds, in the query or the body), so long is its answer waited for.
+        """
         address = f"{self._url}{path}"
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         if wanted:
@@ -33,8 +36,10 @@ class HttpClient:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
+        asked = (body if isinstance(body, Mapping) else wanted).get("wait")
+        timeout = TIMEOUT_S + (asked if isinstance(asked, int | float) else 0.0)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 raw = answer.read()
         except urllib.error.HTTPError as error:
             raise _refusal(error.code, error.read()) from error
@@ -46,6 +51,8 @@ class HttpClient:
 def _refusal(status: int, raw: bytes) -> IotSphereError:
     try:
         told = json.loads(raw)["error"]
-        return IotSphereError(str(told["message"]), code=str(told["code"]))
+        error = error_of(str(told["code"]), str(told["message"]), **told.get("current", {}))
+        error.retry = bool(told["retry"])
     except (ValueError, KeyError, TypeError):
         return IotSphereError(f"the gateway answered HTTP {status}", code="http_error")
+    return error

@@ -1,4 +1,4 @@
-"""The command line: start a gateway, admit devices, issue tokens, publish, listen, and see what became of messages."""
+"""The command line: start a gateway, admit devices, issue tokens, publish, listen, steer devices, see what became of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from .. import __version__
 from ..entities.errors import IotSphereError
-from . import dead_letters, devices, messages, playground, serving
+from . import commands, dead_letters, devices, messages, playground, serving, shadows
 from .console import err, out
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
     help="IoTSphere: devices on MQTT, browsers and services on WebSockets, one durable log between them.",
 )
 app.add_typer(devices.app, name="device")
+app.add_typer(shadows.app, name="shadow")
+app.add_typer(commands.app, name="command")
 app.add_typer(dead_letters.app, name="dead-letters")
 for command in (
     serving.up, serving.run, playground.playground, devices.token, messages.publish, messages.tail, messages.ledger,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import quote
 
 import typer
 import uvloop
 from pydantic import ValidationError
 from rich.console import Console
 
+from ..adapters import strict_json
 from ..drivers.http_client import HttpClient
 from ..entities.errors import RequestInvalid, Unavailable
 from ..settings import Settings
@@ -43,6 +46,20 @@ Token = Annotated[
 def harmless(text: str) -> str:
     """The text with all that a terminal would obey escaped; for whatever a device or a client has chosen."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def object_of(text: str, what: str) -> dict[str, object]:
+    """A JSON object that was given as an argument, or, for ``-``, on standard input. Raises RequestInvalid and MessageRefused."""
+    raw = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    value = strict_json.parse(strict_json.decode(raw))
+    if not isinstance(value, dict):
+        raise RequestInvalid(f'{what} is no JSON object; write it as \'{{"name": "value"}}\'')
+    return value
+
+
+def segment(text: str) -> str:
+    """A text as one part of a path, whatever it holds."""
+    return quote(text, safe="")
 
 
 def settings_of(**given: object) -> Settings:
