@@ -19,12 +19,13 @@ MAX_ASKING: Final = 256
 
 
 class ClientAsking:
-    """The asking side of one client. ``answer`` sends a frame."""
+    """The asking side of one client. ``answer`` sends a frame. ``exact``: integers beyond 2^53 are sent as they are."""
 
-    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None]) -> None:
+    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None], exact: bool = False) -> None:
         self._state = use_cases.state
         self._rates = use_cases.rates
         self._answer = answer
+        self._exact = exact
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, request: protocol.StateRequest, principal: Principal) -> None:
@@ -48,9 +49,9 @@ class ClientAsking:
         try:
             facts = await _carried_out(state, request, who)
         except IotSphereError as error:
-            self._answer(protocol.failed(request.ref, error))
+            self._answer(protocol.failed(request.ref, error, self._exact))
         else:
-            self._answer(protocol.ok(request.ref, **facts))
+            self._answer(protocol.decided(request.ref, facts, self._exact))
 
 
 async def _carried_out(state: ClientState, request: protocol.StateRequest, who: Principal) -> Mapping[str, Any]:

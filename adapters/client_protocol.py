@@ -6,6 +6,7 @@ Every request carries a ``ref`` and gets exactly one answer with the same ``ref`
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import ceil
 from typing import Annotated, Any, Final, Literal, Self
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from ..entities.errors import IotSphereError, MessageRefused, RequestInvalid
 from ..entities.position import Gap
+from .envelope import browser_safe_json
 from .payload import read_json
 from .strict_json import decode, key_not_allowed, parse, survey, too_deep
 
@@ -238,15 +240,26 @@ def ok(ref: int | str | None, **facts: object) -> bytes:
     return orjson.dumps({"type": "ok", "ref": ref, **facts})
 
 
-def failed(ref: int | str | None, error: IotSphereError) -> bytes:
-    """The answer to a request that was not. ``retryAfter``: ms to wait, where it is known."""
+def decided(ref: int | str, facts: Mapping[str, object], exact: bool) -> bytes:
+    """The answer to a request about state. Unless ``exact``, integers beyond 2^53 are sent as texts."""
+    return b'{"type":"ok","ref":%b,%b' % (orjson.dumps(ref), _shown(facts, exact)[1:])
+
+
+def failed(ref: int | str | None, error: IotSphereError, exact: bool = True) -> bytes:
+    """The answer to a request that was not. ``retryAfter``: ms to wait, where it is known; ``exact``: as in ``decided``."""
     facts: dict[str, object] = {"code": error.code, "retry": error.retry, "message": error.message}
     after = error.facts.get("retry_after")
     if isinstance(after, int | float):
         facts["retryAfter"] = ceil(after * 1000)
     if "state" in error.facts:  # what stands there, for whoever lost a race
-        facts["current"] = {"version": error.facts.get("version"), "state": error.facts["state"]}
+        current = {"version": error.facts.get("version"), "state": error.facts["state"]}
+        facts["current"] = orjson.Fragment(_shown(current, exact))
     return orjson.dumps({"type": "error", "ref": ref, **facts})
+
+
+def _shown(facts: Mapping[str, object], exact: bool) -> bytes:
+    text = orjson.dumps(facts)
+    return text if exact else browser_safe_json(text)
 
 
 def notice(kind: str, **facts: object) -> bytes:

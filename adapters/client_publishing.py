@@ -23,15 +23,19 @@ FORGIVEN_PER_SECOND: Final = 100
 
 
 class ClientPublishing:
-    """The publishing side of one client. ``answer`` sends a frame; ``refused`` counts what was turned away."""
+    """The publishing side of one client. ``answer`` sends a frame; ``refused`` counts what was turned away.
 
-    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None]) -> None:
+    ``exact``: integers beyond 2^53 are sent as they are.
+    """
+
+    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None], exact: bool = False) -> None:
         self._edge = use_cases.edge
         self._submit_records = use_cases.publish.submit
         self._clock = use_cases.clock
         self._rates = use_cases.rates
         self._requests = use_cases.state.use.requests if use_cases.state is not None else None
         self._answer = answer
+        self._exact = exact
         self._outstanding = 0
         self._room = asyncio.Event()
         self._strikes = 0.0
@@ -82,10 +86,10 @@ class ClientPublishing:
             self._bury(ref, principal, record.topic, payload, error)
         except IotSphereError as error:
             self.refused += 1
-            self._answer(protocol.failed(ref, error))
+            self._answer(protocol.failed(ref, error, self._exact))
         else:
             self.published += 1
-            self._answer(protocol.ok(ref, messageId=record.message_id, **decided))
+            self._answer(protocol.decided(ref, {"messageId": record.message_id, **decided}, self._exact))
 
     async def refuse(self, ref: int | str | None, principal: Principal, raw: bytes, error: MessageRefused) -> None:
         """Dead-letter a request to publish that is no strict JSON, and answer it. Raises RateLimited."""

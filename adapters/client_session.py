@@ -45,8 +45,8 @@ class ClientSession:
         self._outbox = outbox
         self._exact = exact
         self.principal = principal
-        self._publish = ClientPublishing(use_cases, outbox.write)
-        self._ask = ClientAsking(use_cases, outbox.write)
+        self._publish = ClientPublishing(use_cases, outbox.write, exact)
+        self._ask = ClientAsking(use_cases, outbox.write, exact)
         self._listening: dict[str, Listening] = {}
         self._by_reader: dict[Reader, Listening] = {}
         self._names = 0

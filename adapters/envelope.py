@@ -124,6 +124,11 @@ def browser_safe(body: bytes) -> bytes:
     return body[:start] + _TOKEN.sub(_quote_integer, body[start:])
 
 
+def browser_safe_json(text: bytes) -> bytes:
+    """Any JSON text with each integer beyond 2^53 as a text."""
+    return text if text.translate(_DIGITS).find(_LONG_RUN) < 0 else _TOKEN.sub(_quote_integer, text)
+
+
 def _quote_integer(token: re.Match[bytes]) -> bytes:
     text = token[0]
     if text.startswith(b'"') or abs(int(text)) <= MAX_BROWSER_INTEGER:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,7 +18,9 @@ from iotsphere.adapters.client_protocol import SUBPROTOCOL
 from iotsphere.adapters.client_use_cases import ClientUseCases
 from iotsphere.adapters.edge import Edge
 from iotsphere.adapters.poison import poison_letters
+from iotsphere.containers.state import COLLECTIONS, Ground, State
 from iotsphere.drivers.clock import ManualClock
+from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.gateways.websocket import WebSocketGateway, WebSocketLimits
 from iotsphere.use_cases.rate_limit import Rate, RateLimit
@@ -59,6 +62,15 @@ class House(Stage):
             self.clock,
             RateLimit(rate, NO_LIMIT),
         )
+
+    async def open_state(self) -> State:
+        """Give clients shadows, commands and what users have, over a database in memory."""
+        database = MemoryDatabase(self.clock)
+        await database.ensure(COLLECTIONS)
+        ground = Ground(database, self.edge, self.publish, self.identity.devices, self.clock)
+        state = State(ground, self.log, self.documents)
+        self.use_cases = replace(self.use_cases, state=state.client)
+        return state
 
     def token(self, subject: str = "user:ada", grants: Sequence[str] = ALL, lifetime: int = 3_600) -> str:
         """A token of the operator's domain, good for ``lifetime`` seconds."""

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from pydantic import BaseModel
 
 from iotsphere.adapters import client_protocol as protocol
 from iotsphere.adapters import client_session
-from iotsphere.containers.state import COLLECTIONS, Ground, State
-from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import RequestInvalid
 from iotsphere.gateways.websocket import WebSocketLimits
 from iotsphere.gateways.websocket import gateway as websocket
@@ -321,12 +318,8 @@ async def test_frames_of_a_real_connection_fit(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_frames_about_state_fit() -> None:
     async with open_house(partitions=1) as house:
-        database = MemoryDatabase(house.clock)
-        await database.ensure(COLLECTIONS)
-        devices = house.identity.devices
-        state = State(Ground(database, house.edge, house.publish, devices, house.clock), house.log, house.documents)
-        house.use_cases = replace(house.use_cases, state=state.client)
-        await devices.register(DOMAIN, "pump-7")
+        state = await house.open_state()
+        await house.identity.devices.register(DOMAIN, "pump-7")
         await state.notifications.keep([Fact(DOMAIN, "ada", "n1", "alarms", 1, {"title": "dry"})])
         async with open_door(house) as door:
             client = Witness(await door.connect())
