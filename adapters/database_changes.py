@@ -97,7 +97,8 @@ class DatabaseChangeAdapter:
             "reconciled": told,
             "detail": "the database no longer knew what had changed; documents that differ were told as they are now",
         }
-        return self._alert(Change(f"lost/{since}/{until}", until, "quiet"), alert)
+        # The same alert when a crash lets the same loss be found again.
+        return self._alert(Change(f"lost/{since}", until, "quiet"), alert)
 
     def _alert(self, change: Change, facts: Mapping[str, object]) -> Record:
         """To the domain that the document's key names, if there is such a domain; else to the first one."""

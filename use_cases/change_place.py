@@ -27,6 +27,13 @@ class Place(NamedTuple):
     positions: Mapping[Partition, Position]
 
 
+class Heard(NamedTuple):
+    """What the listener has appended: the ids of messages, and by topic the retained message that was its last."""
+
+    ids: set[str]
+    states: dict[str, Record]
+
+
 class Checkpoint:
     """Saves the place together with what was told last of each document. ``channels``: where messages are appended.
 
@@ -56,18 +63,21 @@ class Checkpoint:
         token: str = value["token"]
         return token
 
-    async def appended_since(self, may_be_own: Callable[[str], bool]) -> set[str]:
-        """Ids of messages since the place was saved: among them those of what was told and not saved any more."""
-        ids: set[str] = set()
+    async def appended_since(self, may_be_own: Callable[[str], bool]) -> Heard:
+        """Messages since the place was saved: among them those of what was told and not saved any more."""
+        heard = Heard(set(), {})
         for partition, position in self._positions.items():
             at = position
             while True:
                 part = await self._log.read(partition, at, limit=READ_ENTRIES, max_bytes=READ_BYTES)
-                ids.update(filter(may_be_own, (entry.record.message_id for entry in part.entries)))
+                for record in (entry.record for entry in part.entries if may_be_own(entry.record.message_id)):
+                    heard.ids.add(record.message_id)
+                    if record.retain:
+                        heard.states[record.topic] = record
                 if part.end == at:
                     break
                 at = part.end
-        return ids
+        return heard
 
     def passed(self, records: list[Record], appended: Appended) -> None:
         """Take note of where messages were appended."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
+from ..entities.message import Record
 from .change_place import CHECKPOINTS
 from .ports.clock import Clock
 from .ports.database import Body, Change, Database
 from .ports.documents import Documents
 
 PAGE: Final = 500
+
+Tell = Callable[[Sequence[Change]], Awaitable[int]]
 
 
 class Told:
@@ -23,32 +27,37 @@ class Told:
         self._documents = documents
         self._clock = clock
 
-    async def reconcile(self, collections: Sequence[str], tell: Callable[[Sequence[Change]], Awaitable[None]]) -> int:
-        """Tell each document that is not as it was told last. Returns how many there were."""
+    async def reconcile(self, collections: Sequence[str], since: int, tell: Tell) -> int:
+        """Tell each document that is not as it was told last. Returns how many ``tell`` found new.
+
+        ``since``: the time of the place that is left behind, the same when a crash lets it be done again; by it the
+        outcome is told apart from an equal one before.
+        """
         found = 0
+        outcome = partial(self._outcome, since)
         for collection in collections:
             told = _Ahead(self._all(collection))
             after = ""
             while page := await self._database.scan(collection, after=after, limit=PAGE):
                 changes: list[Change] = []
                 for stored in page:
-                    changes += [self._outcome(collection, key, None) for key in await told.until(stored.key)]
+                    changes += [outcome(collection, key, None) for key in await told.until(stored.key)]
                     if await told.value(stored.key) != digest_of(stored.body):
-                        change = self._outcome(collection, stored.key, stored.body)
+                        change = outcome(collection, stored.key, stored.body)
                         changes.append(change._replace(revision=stored.revision))
                 found += await self._tell(changes, tell)
                 after = page[-1].key
-            found += await self._tell([self._outcome(collection, key, None) for key in await told.rest()], tell)
+            found += await self._tell([outcome(collection, key, None) for key in await told.rest()], tell)
         return found
 
-    async def _tell(self, changes: Sequence[Change], tell: Callable[[Sequence[Change]], Awaitable[None]]) -> int:
-        await tell(changes)
+    async def _tell(self, changes: Sequence[Change], tell: Tell) -> int:
+        new = await tell(changes)
         await self._documents.put_many(CHECKPOINTS, dict(note_of(change) for change in changes))
-        return len(changes)
+        return new
 
-    def _outcome(self, collection: str, key: str, body: Body | None) -> Change:
+    def _outcome(self, since: int, collection: str, key: str, body: Body | None) -> Change:
         """A document as it is, told without the changes that led there."""
-        token = f"outcome/{collection}/{key}/{digest_of(body) or 'gone'}"
+        token = f"outcome/{since}/{collection}/{key}/{digest_of(body) or 'gone'}"
         kind = "delete" if body is None else "update"
         return Change(token, self._clock.now(), kind, collection, key, after=body)
 
@@ -59,6 +68,12 @@ class Told:
             for document in page:
                 yield document.key.removeprefix(prefix), document.value.decode()
             after = page[-1].key
+
+
+def same_state(one: Record, other: Record) -> bool:
+    """Whether two messages on one topic say the same, whenever they were made."""
+    left, right = json.loads(one.body), json.loads(other.body)
+    return {**left, "metadata": None} == {**right, "metadata": None}
 
 
 def digest_of(body: Body | None) -> str | None:

@@ -21,7 +21,7 @@ from ..entities.errors import ChangesLost, Fenced, IotSphereError, LeaseHeld, Un
 from ..entities.message import Record
 from .change_batches import BATCH, batches_of
 from .change_place import Checkpoint
-from .change_told import Told, digest_of, note_of
+from .change_told import Told, digest_of, note_of, same_state
 from .ports.clock import Clock
 from .ports.database import Change, Collection, Database, Write
 from .ports.documents import Documents
@@ -99,6 +99,7 @@ class PropagateChanges:
         self._clock = clock
         self._owner = secrets.token_hex(8)
         self._already: set[str] = set()
+        self._states: dict[str, Record] = {}  # by topic, what was told last and perhaps not noted
         self._left = 0  # changes until ``_already`` can hold none of them any more
         self._ahead: dict[tuple[str, str], tuple[int, str | None]] = {}
         self._heard_at: float | None = None
@@ -163,12 +164,13 @@ class PropagateChanges:
         token = await self._place.load()
         new = [name for name in self._names if name not in self._place.names]
         if token is not None:
-            self._already = await self._place.appended_since(self._tell.may_be_own)
+            self._already, self._states = await self._place.appended_since(self._tell.may_be_own)
             self._left = 2 * BATCH
         if new:
             begin = await self._database.now() if token is None else token
-            await self._last.reconcile([name for name in new if name in self._further], _tell_nobody)
-            await self._last.reconcile([name for name in new if name not in self._further], self._tell_outcomes)
+            at = self._place.at
+            await self._last.reconcile([name for name in new if name in self._further], at, _tell_nobody)
+            await self._last.reconcile([name for name in new if name not in self._further], at, self._tell_outcomes)
             token = begin
             self._place.names = frozenset(self._names)
             await self._place.save(token, {})
@@ -185,7 +187,7 @@ class PropagateChanges:
         since = self._place.at
         log.error("change_history_lost", code=error.code, since=since, message=error.message)
         token = await self._database.now()
-        told = await self._last.reconcile(self._names, self._tell_outcomes)
+        told = await self._last.reconcile(self._names, since, self._tell_outcomes)
         await self._publish([self._tell.lost(since, self._clock.now(), told)])
         await self._place.save(token, {})
         return token
@@ -212,7 +214,7 @@ class PropagateChanges:
                 await self._append(changes)
                 changes = []
                 log.error("collection_dropped", collection=change.collection)
-                await self._last.reconcile([change.collection], self._tell_outcomes)
+                await self._last.reconcile([change.collection], self._place.at, self._tell_outcomes)
             elif change.collection in self._names:
                 whole = await self._completed(change)
                 if not self._was_told(whole):
@@ -246,11 +248,21 @@ class PropagateChanges:
             del self._ahead[place]
         return ahead is not None and (state == ahead or change.revision < ahead[0])
 
-    async def _tell_outcomes(self, changes: Sequence[Change]) -> None:
+    async def _tell_outcomes(self, changes: Sequence[Change]) -> int:
         """Tell documents as they are. What led there since the token was taken follows, and is not told again."""
         for change in changes:
             self._ahead[change.collection, change.key] = change.revision, digest_of(change.after)
-        await self._append(changes)
+        known = [change for change in changes if self._states and self._stands_told(change)]
+        new = [change for change in changes if change not in known] if known else changes
+        await self._append(new)
+        await self._keep(known)
+        return len(new)
+
+    def _stands_told(self, change: Change) -> bool:
+        """Whether this very state was told right before a crash, by the change that led there."""
+        states = [record for record in self._tell.records(change) if record.retain]
+        told = [self._states.get(record.topic) for record in states]
+        return bool(states) and all(was and same_state(was, now) for was, now in zip(told, states, strict=True))
 
     async def _append(self, changes: Sequence[Change]) -> None:
         if not changes:
@@ -263,6 +275,8 @@ class PropagateChanges:
             self.told += len(new) - len(appended.duplicates)
             self.repeated += len(appended.duplicates)
             self._place.passed(new, appended)
+            for record in new if self._states else ():
+                self._states.pop(record.topic, None)
         if self._already:
             self._left -= len(changes)
             if self._left <= 0:
@@ -271,5 +285,6 @@ class PropagateChanges:
         await self._keep(changes)
 
 
-async def _tell_nobody(changes: Sequence[Change]) -> None:
+async def _tell_nobody(_: Sequence[Change]) -> int:
     """What was there before anybody asked for it is no news."""
+    return 0

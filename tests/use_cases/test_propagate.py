@@ -33,6 +33,7 @@ class Teller:
         self._partition = log.partitions(DOMAIN, "shadow")[0]
         self._system = log.partitions(DOMAIN, "system")[0]
         self.losses: list[tuple[int, int, int]] = []
+        self.made = 0
 
     channels = frozenset(("shadow", "system"))
 
@@ -43,7 +44,9 @@ class Teller:
         facts = {"key": change.key, "n": None if change.after is None else change.after["n"]}
         message_id = derived(sha256(change.token.encode()).digest()[:16])
         topic = f"{DOMAIN}/devices/t1/shadow/document"
-        return [Record(self._partition, topic, message_id, orjson.dumps(facts), 1)]
+        self.made += 1
+        body = orjson.dumps({"metadata": {"timestamp": self.made}, "payload": facts})
+        return [Record(self._partition, topic, message_id, body, 1, retain=True)]
 
     def lost(self, since: int, until: int, told: int) -> Record:
         self.losses.append((since, until, told))
@@ -90,7 +93,7 @@ class Scene:
     async def told(self) -> list[int | None]:
         partition = self.stage.log.partitions(DOMAIN, "shadow")[0]
         part = await self.stage.log.read(partition, Position(0, 0), limit=10_000)
-        return [orjson.loads(entry.record.body)["n"] for entry in part.entries]
+        return [orjson.loads(entry.record.body)["payload"]["n"] for entry in part.entries]
 
     async def until(self, expected: list[int | None]) -> None:
         deadline = asyncio.get_running_loop().time() + 20
@@ -244,6 +247,53 @@ async def test_a_lost_history_ends_in_the_present_state_and_one_announced_gap(sc
         await scene.until([1, 1, 1, 8, None, 9])
         assert listener.gaps == 1
     assert [told for _, _, told in scene.teller.losses] == [2]
+
+
+@pytest.mark.parametrize("later", [1, 2])
+async def test_a_state_that_was_told_and_not_noted_is_not_told_again_after_a_loss(scene: Scene, later: int) -> None:
+    states: list[int | None] = [0, 1, 0][: later + 1]
+    async with running(scene.listener()):
+        await scene.put(0)
+        await scene.until([0])
+        await scene.noted(KEY)
+        note = await scene.stage.documents.get("changes", f"told/things/{KEY}")
+        place = await scene.stage.documents.get("changes", "listener")
+        assert note is not None
+        assert place is not None
+        for number in range(1, later + 1):  # back and forth: only what was told last counts
+            await scene.put(number % 2)
+        await scene.until(states)
+    await scene.stage.documents.put_many("changes", {f"told/things/{KEY}": note.value, "listener": place.value})
+    scene.database.lost = True
+    scene.kept.clear()
+    async with running(scene.listener()) as listener:
+        await soon(lambda: scene.teller.losses, "the announcement")
+        assert await scene.told() == states
+        assert [told for _, _, told in scene.teller.losses] == [0]
+        assert [change.after for change in scene.kept] == ([{"n": 1}] if later == 1 else [])
+        await scene.put(5)
+        await scene.until([*states, 5])
+        assert listener.told == 1
+
+
+async def test_what_was_told_and_has_changed_back_meanwhile_is_told_after_a_loss(scene: Scene) -> None:
+    async with running(scene.listener()):
+        await scene.put(0)
+        await scene.until([0])
+        await scene.noted(KEY)
+        place = await scene.stage.documents.get("changes", "listener")
+        assert place is not None
+        await scene.put(1)
+        await scene.until([0, 1])
+        await scene.put(3, f"{DOMAIN}/t2")
+        await scene.noted(f"{DOMAIN}/t2")  # and so is what was told before
+    await scene.stage.documents.put_many("changes", {"listener": place.value})
+    await scene.put(0)
+    scene.database.lost = True
+    async with running(scene.listener()):
+        await scene.until([0, 1, 3, 0])
+        await soon(lambda: scene.teller.losses, "the announcement")
+    assert [told for _, _, told in scene.teller.losses] == [1]
 
 
 async def test_b20_states_that_have_to_be_looked_up_never_go_backwards(scene: Scene) -> None:
