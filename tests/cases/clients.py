@@ -10,7 +10,7 @@ import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -107,8 +107,15 @@ async def mqtt(
         await client.close()
 
 
+class WebSocketDoor(Protocol):
+    """What a browser has to know: the URL, and an operator's token."""
+
+    websocket: str
+    token: str
+
+
 @asynccontextmanager
-async def browser(gateway: Gateway, *, exact: bool = False, token: str | None = "") -> AsyncIterator[Talker]:
+async def browser(gateway: WebSocketDoor, *, exact: bool = False, token: str | None = "") -> AsyncIterator[Talker]:
     """A WebSocket client. ``token``: the operator's by default; None shows none. ``exact``: large integers are numbers."""
     shown = gateway.token if token == "" else token
     async with connect(
