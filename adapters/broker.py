@@ -12,7 +12,6 @@ is sent again with the same message id, so nothing is lost or doubled.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, overload
@@ -23,7 +22,7 @@ import orjson
 from ..entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid, ShuttingDown, Unavailable
 from ..entities.message import MAX_PAYLOAD_BYTES, Message
 from ..entities.topic import parse_filter
-from .broker_requests import Answer, PendingRequests
+from .broker_requests import Answer, PendingRequests, json_text
 from .broker_state import BrokerState
 from .broker_stream import DeliveryStream, MessageStream, OnGap
 from .broker_subscriptions import Subscriptions
@@ -231,7 +230,7 @@ class MessageBrokerAdapter(BrokerState):
 
 def _json(payload: bytes | Json) -> bytes:
     """The JSON text of a payload. Raises MessageRefused, RequestInvalid."""
-    text = payload if isinstance(payload, bytes) else _dumps(payload)
+    text = payload if isinstance(payload, bytes) else json_text(payload)
     if len(text) > MAX_PAYLOAD_BYTES:
         raise too_large(len(text))
     if text is payload:
@@ -241,14 +240,4 @@ def _json(payload: bytes | Json) -> bytes:
             raise MessageRefused(
                 f"the payload is no JSON text ({error}); pass the value itself, or valid JSON", code="payload_not_json"
             ) from error
-    return text
-
-
-def _dumps(value: Json) -> bytes:
-    try:
-        text = orjson.dumps(value)
-        if b"null" in text:  # which is also what it makes of NaN, without a word
-            json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RequestInvalid(f"the payload cannot be written as JSON: {error}; pass plain finite values") from error
     return text

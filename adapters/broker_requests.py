@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from ..entities.errors import IotSphereError, RequestInvalid, Unavailable, error_of
 from .client_protocol import MAX_REQUEST_BYTES
@@ -100,3 +103,14 @@ def failure_of(frame: Answer) -> IotSphereError:
     facts: dict[str, object] = {"retry_after": frame["retryAfter"] / 1000} if "retryAfter" in frame else {}
     facts.update(frame.get("current", {}))
     return error_of(str(frame["code"]), str(frame["message"]), **facts)
+
+
+def json_text(value: object) -> bytes:
+    """The JSON text of a value. Raises RequestInvalid for what JSON cannot hold."""
+    try:
+        text = orjson.dumps(value)
+        if b"null" in text:  # which is also what it makes of NaN, without a word
+            json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RequestInvalid(f"the payload cannot be written as JSON: {error}; pass plain finite values") from error
+    return text

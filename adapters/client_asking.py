@@ -14,6 +14,7 @@ from . import client_protocol as protocol
 from .client_publishing import expiry
 from .client_state import Ask, ClientState
 from .client_use_cases import ClientUseCases
+from .requests import ASK_A_GATEWAY
 
 MAX_ASKING: Final = 256
 
@@ -31,7 +32,7 @@ class ClientAsking:
     def __call__(self, request: protocol.StateRequest, principal: Principal) -> None:
         """Begin to carry a request out; its answer comes when it is done. Raises RateLimited and RequestInvalid."""
         if self._state is None:
-            raise RequestInvalid("this gateway has no database: it keeps no shadows and no commands")
+            raise RequestInvalid(f"here is no database for shadows, commands and what users have: {ASK_A_GATEWAY}")
         if len(self._tasks) >= MAX_ASKING:
             raise RateLimited(f"{MAX_ASKING} requests of yours are under way: wait for an answer", retry_after=1.0)
         loop = asyncio.get_running_loop()

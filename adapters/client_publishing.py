@@ -33,7 +33,7 @@ class ClientPublishing:
         self._submit_records = use_cases.publish.submit
         self._clock = use_cases.clock
         self._rates = use_cases.rates
-        self._requests = use_cases.state.use.requests if use_cases.state is not None else None
+        self._requests = use_cases.elsewhere if use_cases.state is None else use_cases.state.use.requests
         self._answer = answer
         self._exact = exact
         self._outstanding = 0

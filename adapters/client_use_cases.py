@@ -13,11 +13,16 @@ from ..use_cases.work import WorkQueueUseCase
 from .client_delivery import ClientDeliveryAdapter
 from .client_state import ClientState
 from .edge import Edge
+from .requests import RequestHandler
 
 
 @dataclass(frozen=True, slots=True)
 class ClientUseCases:
-    """The use cases behind a client's requests, and what translates them; shared by all clients."""
+    """The use cases behind a client's requests, and what translates them; shared by all clients.
+
+    ``state``: None where there is no database; ``elsewhere`` then says what becomes of requests that are published: with
+    None too, they are messages like any other.
+    """
 
     authenticate: Authenticate
     subscribe: MessageSubscriptionUseCase
@@ -28,3 +33,4 @@ class ClientUseCases:
     clock: Clock
     rates: RateLimit
     state: ClientState | None = None
+    elsewhere: RequestHandler | None = None

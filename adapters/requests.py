@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from ..entities.errors import Forbidden, MessageRefused, NotFound
+from ..entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid
 from ..entities.message import Message, Record
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey, shadow_of_topic
@@ -23,6 +23,7 @@ from .shadow_messages import delta_payload
 from .shadow_requests import check_keys, read_patch, version_of
 from .timestamps import CLOCK_UNTRUSTED, read_time
 
+ASK_A_GATEWAY: Final = "connect to a running gateway, or name its database"
 _PREFERENCES: Final = frozenset(("preferences", "version"))
 
 
@@ -128,6 +129,26 @@ class PreferenceRequests:
         )
         body = await self._preferences.update(change)
         return {"preferences": body["preferences"], "version": body["version"]}
+
+
+class DecidedElsewhere:
+    """Refuses every request: for whoever has the log of gateways, and not their database."""
+
+    def handles(self, topic: Topic) -> bool:
+        """Whatever a gateway would decide."""
+        match topic.channel:
+            case "shadow":
+                return not topic.text.endswith("/reported")
+            case "commands":
+                return not topic.text.endswith("/response")
+            case "users":
+                return topic.text.endswith("/preferences")
+            case _:
+                return False
+
+    async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:  # noqa: ARG002
+        """Raises RequestInvalid."""
+        raise RequestInvalid(f"{record.topic!a} is decided in a database, which this log has not: {ASK_A_GATEWAY}")
 
 
 class CareMessages:

@@ -14,6 +14,7 @@ import iotsphere
 from iotsphere.app import App
 from iotsphere.entities.errors import CursorInvalid, RequestInvalid, Unauthenticated
 from iotsphere.settings import Settings
+from tests.support.gateway import Gateway
 from tests.support.servers import Server
 
 TOPIC = "iotsphere/devices/d1/telemetry/temperature"
@@ -87,6 +88,62 @@ async def test_a_memory_log_begins_anew_and_leaves_no_files(tmp_path: Path, monk
     async with iotsphere.connect("memory://") as broker, asyncio.timeout(30):
         assert (await broker.publish(TOPIC, 5)).duplicate is False
     assert os.listdir(tmp_path) == []
+
+
+async def test_a_folder_keeps_what_is_desired_and_asked_for_its_gateway(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with App(Settings(data=folder), ()) as stores:
+        await stores.container.devices().register("iotsphere", "d1")
+    async with iotsphere.connect(f"sqlite:{folder}") as broker, asyncio.timeout(30):
+        assert (await broker.desire("d1", {"rate": 5}))["version"] == 1
+        command = await broker.command("d1", {"action": "open"})
+        assert command["state"] == "queued"
+    async with Gateway(folder) as gateway, iotsphere.connect(gateway.websocket, token=gateway.token) as broker:
+        assert (await broker.shadow("d1"))["desired"] == {"rate": 5}
+        told = broker.subscribe("iotsphere/devices/d1/#", from_="earliest")
+        kinds = {(await asyncio.wait_for(anext(told), 30)).topic.partition("d1/")[2] for _ in range(5)}
+        assert kinds == {"commands/request", "commands/status", "shadow/desired", "shadow/delta", "shadow/document"}
+        assert (await broker.cancel(command["commandId"]))["state"] == "cancelled"
+
+
+async def test_a_shared_log_without_its_database_decides_nothing(redis_server: Server) -> None:
+    url = f"redis://127.0.0.1:{redis_server.port}/0"
+    async with iotsphere.connect(url) as broker, asyncio.timeout(30):
+        for asked in (broker.desire("d1", {"rate": 5}), broker.command("d1", {}), broker.shadow("d1")):
+            with pytest.raises(RequestInvalid, match="name its database"):
+                await asked
+        for kind in ("commands/request", "shadow/desired", "shadow/delta"):
+            with pytest.raises(RequestInvalid, match="name its database"):
+                await broker.publish(f"iotsphere/devices/d1/{kind}", {"desired": {}})
+        with pytest.raises(RequestInvalid, match="name its database"):
+            await broker.publish("iotsphere/users/ann/preferences", {"preferences": {}})
+        for fact in ("devices/d1/shadow/reported", "devices/d1/commands/response", "users/ann/notifications"):
+            assert (await broker.publish(f"iotsphere/{fact}", {"reported": {}})).position != ""
+
+
+async def test_a_shared_log_with_its_database_decides_as_a_gateway_does(redis_server: Server, mongo_url: str) -> None:
+    url = f"redis://127.0.0.1:{redis_server.port}/0"
+    async with App(Settings(log=url, database=mongo_url, websocket="127.0.0.1:0"), ("websocket",)) as gateway:
+        await gateway.container.devices().register("iotsphere", "d1")
+        token, door = gateway.operator_token(), gateway.endpoints["websocket"]
+        async with (
+            iotsphere.connect(url, database=mongo_url) as service,
+            iotsphere.connect(door, token=token) as page,
+            asyncio.timeout(30),
+        ):
+            assert (await service.desire("d1", {"rate": 5}))["version"] == 1
+            assert (await page.shadow("d1"))["desired"] == {"rate": 5}
+            command = await service.command("d1", {"action": "open"})
+            assert (await page.cancel(command["commandId"]))["state"] == "cancelled"
+
+
+async def test_a_memory_log_takes_requests_as_messages() -> None:
+    async with iotsphere.connect("memory://") as broker, asyncio.timeout(30):
+        asked = broker.subscribe("iotsphere/devices/+/commands/request")
+        receipt = await broker.publish("iotsphere/devices/d1/commands/request", {"action": "open"})
+        assert (receipt.decided, (await anext(asked)).json()) == (None, {"action": "open"})
+        with pytest.raises(RequestInvalid, match="no database"):
+            await broker.command("d1", {"action": "open"})
 
 
 async def test_domains_are_separate() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 
 from .adapters.broker import MessageBrokerAdapter
+from .adapters.requests import DecidedElsewhere
 from .adapters.session_wire import SessionWire
 from .drivers.secrets import Secrets, load_or_create
 from .drivers.websocket_wire import WebSocketWire
@@ -19,7 +21,7 @@ from .settings import Settings
 
 @asynccontextmanager
 async def connect(
-    url: str, *, token: str | None = None, domain: str = DEFAULT_DOMAIN
+    url: str, *, token: str | None = None, domain: str = DEFAULT_DOMAIN, database: str | None = None
 ) -> AsyncIterator[MessageBrokerAdapter]:
     """As ``iotsphere.connect``, which says what the addresses may be."""
     if url.startswith(("ws:", "wss:")):
@@ -28,24 +30,28 @@ async def connect(
         return
     from .app import App  # noqa: PLC0415  a client of a running gateway needs none of this
 
-    settings, secrets = _of_log(url, domain)
-    async with (
-        App(settings, (), secrets) as gateway,
-        MessageBrokerAdapter(SessionWire(gateway.container.client_use_cases(), gateway.operator)) as broker,
-    ):
-        yield broker
+    settings, secrets = _of_log(url, domain, database)
+    async with App(settings, (), secrets) as gateway:
+        use_cases = gateway.container.client_use_cases()
+        if settings.database == "memory":  # which is no gateway's: what were decided there would be known to nobody
+            elsewhere = None if settings.log.startswith("memory") else DecidedElsewhere()
+            use_cases = replace(use_cases, state=None, elsewhere=elsewhere)
+        async with MessageBrokerAdapter(SessionWire(use_cases, gateway.operator)) as broker:
+            yield broker
 
 
-def _of_log(url: str, domain: str) -> tuple[Settings, Secrets]:
+def _of_log(url: str, domain: str, database: str | None) -> tuple[Settings, Secrets]:
     kind, _, place = url.partition(":")
     if kind == "sqlite" and place:
         folder = Path(place.removeprefix("//"))
-        return Settings(log="sqlite", data=folder, domains=(domain,)), load_or_create(folder / "secrets.json")
+        named = {} if database is None else {"database": database}
+        settings = Settings.model_validate({"log": "sqlite", "data": folder, "domains": (domain,), **named})
+        return settings, load_or_create(folder / "secrets.json")
     if kind not in ("memory", "redis", "rediss", "unix"):
         raise RequestInvalid(
             f"{url!a} is nothing to connect to; write ws://HOST:PORT, sqlite:FOLDER, redis://HOST:PORT/DB or memory://"
         )
     # Whoever reaches the log itself needs no cursor forged: this key only has to be the same each time.
     cursor = sha256(b"cursors of a log without a gateway").digest()
-    # What a database decides is asked of a gateway: a log alone has none.
-    return Settings(log=url, database="memory", domains=(domain,)), Secrets(token_bytes(32), cursor, token_bytes(32))
+    settings = Settings(log=url, database=database or "memory", domains=(domain,))
+    return settings, Secrets(token_bytes(32), cursor, token_bytes(32))

@@ -180,7 +180,7 @@ async def test_a_gateway_without_a_database_says_so(house: House) -> None:
         ("read", {"notification": "n"}),
     ):
         refused = await alone.ask(kind, **members)
-        assert (refused["code"], "no database" in refused["message"]) == ("request_invalid", True)
+        assert (refused["code"], "connect to a running gateway" in refused["message"]) == ("request_invalid", True)
 
 
 async def test_a_database_that_is_away_is_told_with_retry(
