@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from ..entities.errors import IotSphereError, MessageRefused, RequestInvalid
+from ..entities.errors import IotSphereError, MessageRefused, RequestInvalid, VersionConflict
 from ..entities.position import Gap
 from .envelope import browser_safe_json
 from .payload import read_json
@@ -251,8 +251,8 @@ def failed(ref: int | str | None, error: IotSphereError, exact: bool = True) -> 
     after = error.facts.get("retry_after")
     if isinstance(after, int | float):
         facts["retryAfter"] = ceil(after * 1000)
-    if "state" in error.facts:  # what stands there, for whoever lost a race
-        current = {"version": error.facts.get("version"), "state": error.facts["state"]}
+    if isinstance(error, VersionConflict):  # what stands there, for whoever lost a race
+        current = {"version": error.facts["version"], "state": error.facts["state"]}
         facts["current"] = orjson.Fragment(_shown(current, exact))
     return orjson.dumps({"type": "error", "ref": ref, **facts})
 

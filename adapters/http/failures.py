@@ -64,6 +64,6 @@ def body_of(error: IotSphereError, **more: object) -> bytes:
 def facts_of(error: IotSphereError) -> Mapping[str, object]:
     """The error as JSON."""
     facts: dict[str, object] = {"code": error.code, "message": error.message, "retry": error.retry}
-    if "state" in error.facts:  # what stands there, for whoever lost a race
-        facts["current"] = {"version": error.facts.get("version"), "state": error.facts["state"]}
+    if isinstance(error, errors.VersionConflict):  # what stands there, for whoever lost a race
+        facts["current"] = {"version": error.facts["version"], "state": error.facts["state"]}
     return facts

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.adapters import client_protocol as protocol
-from iotsphere.entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid
+from iotsphere.entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid, VersionConflict
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES
 from iotsphere.entities.position import Gap, Partition
 
@@ -39,6 +39,15 @@ def test_defaults() -> None:
         (b'{"type":"subscribe","ref":"x","filters":"a"}', "x", "filters"),
         (b'{"type":"publish","ref":7,"topic":"a"}', 7, "either payload or message"),
         (b'{"type":"publish","ref":7,"topic":"a","message":{"metadata":{}}}', 7, "send anything else as payload"),
+        (b'{"type":"command","ref":7,"device":"d","payload":[]}', 7, "payload"),
+        (b'{"type":"command","ref":7,"device":"d","payload":{},"wait":301}', 7, "wait"),
+        (b'{"type":"command","ref":7,"device":"d","payload":{},"idempotencyKey":""}', 7, "idempotencyKey"),
+        (b'{"type":"cancel","ref":7}', 7, "command"),
+        (b'{"type":"shadow","ref":7,"device":"d","version":-1}', 7, "version"),
+        (b'{"type":"shadow","ref":7,"device":"d","version":1.0}', 7, "version"),
+        (b'{"type":"shadow","ref":7,"device":"d","desired":[1]}', 7, "desired"),
+        (b'{"type":"shadow","ref":7,"device":"d","expires":{"/a":1}}', 7, "expires"),
+        (b'{"type":"read","ref":7,"notification":7}', 7, "notification"),
         (b'{"type":"dance","ref":7}', 7, "type"),
         (b'{"ref":7}', 7, "type"),
         (b'{"type":"ping"}', None, "ref"),
@@ -112,10 +121,16 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
         max_leaves=10,
     ),
-    st.sampled_from(["subscribe", "unsubscribe", "publish", "ack", "auth", "ping", "x"]),
+    st.sampled_from(
+        ["subscribe", "unsubscribe", "publish", "command", "cancel", "shadow", "read", "ack", "auth", "ping", "x"]
+    ),
 )
 def test_no_value_in_any_member_breaks_the_parser(value: object, kind: str) -> None:
-    for member in ("ref", "filters", "from", "topic", "payload", "message", "deliveries", "token", "retryIn", "group"):
+    for member in (
+        "ref", "filters", "from", "topic", "payload", "message", "deliveries", "token", "retryIn", "group",
+        "device", "desired", "delete", "version", "expires", "asOf", "wait", "timeout", "idempotencyKey", "command",
+        "notification", "user",
+    ):  # fmt: skip
         try:
             raw = orjson.dumps({"type": kind, "ref": 1, member: value}, option=orjson.OPT_NON_STR_KEYS)
         except (TypeError, ValueError):
@@ -183,3 +198,14 @@ def test_answers() -> None:
         "count": 6,
         "reason": "retention",
     }
+
+
+def test_decisions_keep_integers_or_turn_those_beyond_browsers_into_texts() -> None:
+    facts = {"n": 2**53, "big": 2**53 + 1, "list": [-(2**63), 1e300], "text": "90071992547409930"}
+    shown = {**facts, "big": "9007199254740993", "list": ["-9223372036854775808", 1e300]}
+    assert orjson.loads(protocol.decided(2**60, facts, True)) == {"type": "ok", "ref": 2**60, **facts}
+    assert orjson.loads(protocol.decided(2**60, facts, False)) == {"type": "ok", "ref": 2**60, **shown}
+    lost = VersionConflict("look again", version=7, state=facts)
+    answer = {"type": "error", "ref": "r", "code": "version_conflict", "retry": False, "message": "look again"}
+    assert orjson.loads(protocol.failed("r", lost)) == {**answer, "current": {"version": 7, "state": facts}}
+    assert orjson.loads(protocol.failed("r", lost, False)) == {**answer, "current": {"version": 7, "state": shown}}

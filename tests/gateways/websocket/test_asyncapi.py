@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from iotsphere.adapters import client_protocol as protocol
 from iotsphere.adapters import client_session
+from iotsphere.entities.command import STATES
 from iotsphere.entities.errors import RequestInvalid
 from iotsphere.gateways.websocket import WebSocketLimits
 from iotsphere.gateways.websocket import gateway as websocket
@@ -188,6 +189,11 @@ def test_every_request_answer_and_push_is_described() -> None:
         assert reply == [answer, "error"]
 
 
+def test_the_states_of_commands_are_those_of_the_code() -> None:
+    described = DOCUMENT["components"]["schemas"]["commandFacts"]["properties"]["state"]["enum"]
+    assert described == list(STATES)
+
+
 def test_close_codes_are_those_of_the_code() -> None:
     codes = DOCUMENT["channels"]["session"]["x-close-codes"]
     own = {
@@ -241,6 +247,17 @@ def test_members_of_requests_are_those_of_the_code(name: str) -> None:
         {"type": "publish", "ref": 1, "topic": "a"},
         {"type": "publish", "ref": 1, "topic": "a", "payload": 1, "message": {"metadata": {}, "payload": 1}},
         {"type": "publish", "ref": 1, "topic": "a", "message": {"payload": 1}},
+        {"type": "command", "ref": 1, "device": "d", "payload": 1},
+        {"type": "command", "ref": 1, "device": "d"},
+        {"type": "command", "ref": 1, "device": "d", "payload": {}, "wait": 301},
+        {"type": "command", "ref": 1, "device": "d", "payload": {}, "timeout": -1},
+        {"type": "command", "ref": 1, "device": "d", "payload": {}, "idempotencyKey": ""},
+        {"type": "cancel", "ref": 1},
+        {"type": "shadow", "ref": 1},
+        {"type": "shadow", "ref": 1, "device": "d", "version": -1},
+        {"type": "shadow", "ref": 1, "device": "d", "desired": []},
+        {"type": "shadow", "ref": 1, "device": "d", "expires": {"/a": 1}},
+        {"type": "read", "ref": 1, "notification": None},
         {"type": "ack", "ref": 1, "subscription": "s1", "deliveries": ["x"], "retryIn": -1},
         {"type": "ping", "ref": 1, "more": 1},
         {"type": "auth", "ref": 1},
@@ -335,6 +352,19 @@ async def test_frames_about_state_fit() -> None:
             back = await client.ask("cancel", command=sent["command"]["commandId"])
             assert back["command"]["state"] == "cancelled"
             assert (await client.ask("read", notification="n1"))["notification"]["read"] is True
+            asked = await client.ask("publish", topic=f"{DOMAIN}/devices/pump-7/commands/request", payload={"n": 2**60})
+            assert (asked["command"]["payload"], asked["repeated"]) == ({"n": str(2**60)}, False)
+            await state.commands.learn(DOMAIN, asked["messageId"], "fail", {"reason": "stuck", "progress": 40})
+            await state.commands.learn(DOMAIN, asked["messageId"], "succeed", {"result": 1})
+            again = await client.ask("cancel", command=asked["messageId"])
+            assert (again["type"], again["code"]) == ("error", "conflict")
+            waited = await client.ask(
+                "command", device="pump-7", payload={"n": 2**60}, messageId=asked["messageId"], wait=5
+            )
+            assert (waited["command"]["state"], waited["command"]["reason"]) == ("failed", "stuck")
+            topic = f"{DOMAIN}/users/ada/preferences"
+            assert (await client.ask("publish", topic=topic, payload={"preferences": {"a": 1}}))["version"] == 1
+            assert (await client.ask("shadow", device="pump-7", delete=True))["changed"] is True
             assert client.seen == {"commanded", "cancelled", "shadowed", "marked", "published", "error"}
 
 
