@@ -95,7 +95,7 @@ class Scene:
         part = await self.stage.log.read(partition, Position(0, 0), limit=10_000)
         return [orjson.loads(entry.record.body)["payload"]["n"] for entry in part.entries]
 
-    async def until(self, expected: list[int | None]) -> None:
+    async def until(self, expected: Sequence[int | None]) -> None:
         deadline = asyncio.get_running_loop().time() + 20
         while (told := await self.told()) != expected:
             assert asyncio.get_running_loop().time() < deadline, f"{told} instead of {expected}"
@@ -251,7 +251,7 @@ async def test_a_lost_history_ends_in_the_present_state_and_one_announced_gap(sc
 
 @pytest.mark.parametrize("later", [1, 2])
 async def test_a_state_that_was_told_and_not_noted_is_not_told_again_after_a_loss(scene: Scene, later: int) -> None:
-    states: list[int | None] = [0, 1, 0][: later + 1]
+    states = [0, 1, 0][: later + 1]
     async with running(scene.listener()):
         await scene.put(0)
         await scene.until([0])
