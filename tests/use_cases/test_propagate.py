@@ -18,7 +18,9 @@ from iotsphere.entities.errors import ChangesLost, Unavailable
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Position
 from iotsphere.use_cases.ports.database import Change, Collection, Stored, Write
+from iotsphere.use_cases.ports.message_log import Appended
 from iotsphere.use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+from iotsphere.use_cases.publish import MessagePublishUseCase
 
 from .stage import DOMAIN, Stage, soon
 
@@ -70,6 +72,19 @@ class Lookups(MemoryDatabase):
                 yield change
 
 
+class Cut(MessagePublishUseCase):
+    """Loses the log right before, or right after, it has ``reached`` it."""
+
+    def __init__(self, log: MemoryLog, reached: bool) -> None:
+        super().__init__(log)
+        self._reached = reached
+
+    async def __call__(self, records: Sequence[Record]) -> Appended:
+        if self._reached:
+            await super().__call__(records)
+        raise Unavailable("the log is gone")
+
+
 class Scene:
     def __init__(self, stage: Stage, database: Lookups) -> None:
         self.stage = stage
@@ -77,9 +92,9 @@ class Scene:
         self.teller = Teller(stage.log)
         self.kept: list[Change] = []
 
-    def listener(self, *further: Collection) -> PropagateChanges:
+    def listener(self, *further: Collection, publish: MessagePublishUseCase | None = None) -> PropagateChanges:
         stores = ChangeStores(self.database, self.stage.log, self.stage.documents, [THINGS], further)
-        return PropagateChanges(stores, self.stage.publish, self.teller, self._keep, self.stage.clock)
+        return PropagateChanges(stores, publish or self.stage.publish, self.teller, self._keep, self.stage.clock)
 
     async def _keep(self, changes: Sequence[Change]) -> None:
         self.kept += changes
@@ -203,6 +218,23 @@ async def test_what_was_appended_and_not_saved_is_not_told_again_however_late(sc
         await scene.until([1, 2, 3, 4, 5, 6])
         assert second.told == 1
         assert second.repeated >= 4
+
+
+@pytest.mark.parametrize("reached", [False, True])
+async def test_what_a_crash_interrupts_is_told_once_by_the_next_process(scene: Scene, reached: bool) -> None:
+    async with running(scene.listener()):
+        await scene.put(1)
+        await scene.noted(KEY)
+    cut = scene.listener(publish=Cut(scene.stage.log, reached))
+    for number in (2, 3):
+        await scene.put(number)
+    with pytest.raises(Unavailable):
+        await cut.run()
+    assert await scene.told() == ([1, 2, 3] if reached else [1])
+    scene.stage.clock.advance(24 * 3600 * 1000)  # the log's window for duplicates has passed
+    async with running(scene.listener()):
+        await scene.put(4)
+        await scene.until([1, 2, 3, 4])
 
 
 async def test_a_restart_reads_no_more_of_the_log_than_it_must(scene: Scene) -> None:
