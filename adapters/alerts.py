@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import orjson
 
@@ -13,6 +14,7 @@ from .client_protocol import gap_facts
 from .edge import Edge
 
 
+@lru_cache(maxsize=1_024)
 def gateway_principal(domain: str) -> Principal:
     """The gateway as the source of its own messages."""
     return Principal("service", "gateway", domain, (parse_grant("publish:{domain}/#", domain=domain),))

@@ -20,7 +20,7 @@ from .alerts import gateway_principal
 from .command_messages import CommandMessages, facts_of
 from .edge import Edge
 from .shadow_messages import delta_payload
-from .shadow_requests import check_keys, read_patch, version_of
+from .shadow_requests import ShadowRequests, check_keys, read_patch, version_of
 from .timestamps import CLOCK_UNTRUSTED, read_time
 
 ASK_A_GATEWAY: Final = "connect to a running gateway, or name its database"
@@ -67,7 +67,8 @@ class CommandRequests:
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
 
-    def handles(self, topic: Topic) -> bool:
+    @staticmethod
+    def handles(topic: Topic) -> bool:
         """All of the channel but what devices answer."""
         return topic.channel == "commands" and not topic.text.endswith("/response")
 
@@ -111,11 +112,12 @@ class PreferenceRequests:
     def __init__(self, preferences: Preferences) -> None:
         self._preferences = preferences
 
-    def handles(self, topic: Topic) -> bool:
+    @staticmethod
+    def handles(topic: Topic) -> bool:
         """Preferences of users."""
         return topic.channel == "users" and topic.text.endswith("/preferences")
 
-    async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:  # noqa: ARG002
+    async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:  # noqa: ARG002  (the handlers' shape)
         """Change them. Raises MessageRefused, VersionConflict and Unavailable."""
         levels = record.topic.split("/")
         payload = orjson.loads(envelope.payload_of(record.body))
@@ -136,17 +138,9 @@ class DecidedElsewhere:
 
     def handles(self, topic: Topic) -> bool:
         """Whatever a gateway would decide."""
-        match topic.channel:
-            case "shadow":
-                return not topic.text.endswith("/reported")
-            case "commands":
-                return not topic.text.endswith("/response")
-            case "users":
-                return topic.text.endswith("/preferences")
-            case _:
-                return False
+        return any(handler.handles(topic) for handler in (ShadowRequests, CommandRequests, PreferenceRequests))
 
-    async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:  # noqa: ARG002
+    async def __call__(self, principal: Principal, record: Record) -> Mapping[str, object]:  # noqa: ARG002  (the handlers' shape)
         """Raises RequestInvalid."""
         raise RequestInvalid(f"{record.topic!a} is decided in a database, which this log has not: {ASK_A_GATEWAY}")
 

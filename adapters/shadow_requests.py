@@ -32,7 +32,8 @@ class ShadowRequests:
     def __init__(self, shadows: Shadows) -> None:
         self._shadows = shadows
 
-    def handles(self, topic: Topic) -> bool:
+    @staticmethod
+    def handles(topic: Topic) -> bool:
         """Tell whether messages on this topic come here instead of into the log."""
         return topic.channel == "shadow" and not topic.text.endswith("/reported")
 

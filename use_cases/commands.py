@@ -211,8 +211,8 @@ class Commands:
     async def claim(self, domain: str, device: str, command_id: str, again: bool) -> Command | None:
         """Mark a command as sent, and return it if it is the caller's to hand to the device now.
 
-        None: it is for another device, is over, or was handed over before; with ``again``, one that the device has not acknowledged is handed
-        over once more. Raises NotFound and Unavailable.
+        None: it is for another device, is over, or was handed over before; with ``again``, one that the device has not
+        acknowledged is handed over once more. Raises NotFound and Unavailable.
         """
         for _ in range(ATTEMPTS):
             stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")

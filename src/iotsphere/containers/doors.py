@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ def websocket_door(use_cases: ClientUseCases, settings: Settings, mqtt_gateway: 
 
 
 def mqtt_door(box: Any) -> Any:
-    from ..gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
+    from ..gateways.mqtt import MqttGateway, MqttLimits
 
     settings = box.settings()
     limits = MqttLimits(
@@ -39,33 +40,28 @@ def mqtt_door(box: Any) -> Any:
         per_address=settings.max_connections_per_address,
         limit_loopback=settings.limit_loopback,
     )
-    use_cases = MqttUseCases(
-        authenticate=box.authenticate(),
-        publish=box.publish(),
-        subscribe=box.subscribe(),
-        edge=box.edge(),
-        last_values=box.last_values(),
-        sessions=box.sessions(),
-        presence=box.presence(),
-        wills=box.wills(),
-        rates=box.rates(),
-        clock=box.clock(),
-        sharing=box.sharing(),
-        care=box.state().care,
-        requests=box.requests(),
-    )
-    return MqttGateway(use_cases, limits)
+    use_cases = _mqtt_use_cases(box, box.edge(), box.wills())
+    return MqttGateway(replace(use_cases, care=box.state().care, requests=box.requests()), limits)
 
 
 def playground_door(box: Any) -> Any:
-    """An MQTT door for guests alone, as ``mqtt_door`` for everything but topics and payloads."""
+    """An MQTT door for guests alone, as ``mqtt_door`` for everything but topics, payloads, and what needs a database."""
     from ..adapters.mqtt.life import Offer
     from ..adapters.mqtt.playground import Playground, PlaygroundEdge
-    from ..gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
+    from ..gateways.mqtt import MqttGateway, MqttLimits
     from .parts import wills_of
 
     edge = PlaygroundEdge(box.clock(), box.log().partitions)
-    use_cases = MqttUseCases(
+    wills = wills_of(box.documents(), box.publish(), edge, box.clock(), box.settings())
+    use_cases = replace(_mqtt_use_cases(box, edge, wills), playground=Playground(box.settings().domains[0]))
+    limits = MqttLimits(close_on_denial=False, offer=Offer(connect_within=4.5, max_keep_alive=60))
+    return MqttGateway(use_cases, limits)
+
+
+def _mqtt_use_cases(box: Any, edge: Any, wills: Any) -> Any:
+    from ..gateways.mqtt import MqttUseCases
+
+    return MqttUseCases(
         authenticate=box.authenticate(),
         publish=box.publish(),
         subscribe=box.subscribe(),
@@ -73,14 +69,11 @@ def playground_door(box: Any) -> Any:
         last_values=box.last_values(),
         sessions=box.sessions(),
         presence=box.presence(),
-        wills=wills_of(box.documents(), box.publish(), edge, box.clock(), box.settings()),
+        wills=wills,
         rates=box.rates(),
         clock=box.clock(),
-        playground=Playground(box.settings().domains[0]),
         sharing=box.sharing(),
     )
-    limits = MqttLimits(close_on_denial=False, offer=Offer(connect_within=4.5, max_keep_alive=60))
-    return MqttGateway(use_cases, limits)
 
 
 def http_door(box: Any) -> Any:
