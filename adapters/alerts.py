@@ -10,7 +10,7 @@ import orjson
 from ..entities.message import Record
 from ..entities.position import Gap
 from ..entities.principal import Principal, parse_grant
-from .client_protocol import gap_facts
+from .client.protocol import gap_facts
 from .edge import Edge
 
 

@@ -10,12 +10,12 @@ from ..entities.errors import IotSphereError, MessageRefused, Unavailable
 from ..entities.message import Entry, Message
 from ..entities.shadow import ShadowKey
 from ..entities.shadow_reports import Report
-from ..use_cases.commands import Commands
-from ..use_cases.shadows import Shadows
+from ..use_cases.command.commands import Commands
+from ..use_cases.shadow.shadows import Shadows
 from ..use_cases.users import Fact, Notifications
 from . import envelope
 from .command_messages import CommandMessages, Response
-from .database_changes import OWN_NOTIFICATIONS
+from .database.changes import OWN_NOTIFICATIONS
 
 APPLIED: Final = "applied"
 Outcomes = list[str | IotSphereError]

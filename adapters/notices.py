@@ -12,10 +12,10 @@ from ..entities.errors import IotSphereError
 from ..entities.message import Record
 from ..entities.position import Gap
 from ..entities.principal import Principal
-from ..use_cases.presence import State
+from ..use_cases.session.presence import State
 from . import dead_letter
 from .alerts import gateway_principal
-from .client_protocol import gap_facts
+from .client.protocol import gap_facts
 from .edge import Edge
 from .mqtt.packets import Oversized
 from .timestamps import iso

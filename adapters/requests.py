@@ -12,15 +12,15 @@ from ..entities.message import Message, Record
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey, shadow_of_topic
 from ..entities.topic import Topic, parse_topic
-from ..use_cases.commands import Commands, Order
+from ..use_cases.command.commands import Commands, Order
 from ..use_cases.ports.clock import Clock
 from ..use_cases.users import PreferenceChange, Preferences
 from . import envelope
 from .alerts import gateway_principal
 from .command_messages import CommandMessages, facts_of
 from .edge import Edge
-from .shadow_messages import delta_payload
-from .shadow_requests import ShadowRequests, check_keys, read_patch, version_of
+from .shadow.messages import delta_payload
+from .shadow.requests import ShadowRequests, check_keys, read_patch, version_of
 from .timestamps import CLOCK_UNTRUSTED, read_time
 
 ASK_A_GATEWAY: Final = "connect to a running gateway, or name its database"
@@ -146,7 +146,7 @@ class DecidedElsewhere:
 
 
 class CareMessages:
-    """What devices get from the gateway's own hand: see ``use_cases.device_care.CareRecords``."""
+    """What devices get from the gateway's own hand: see ``use_cases.care.device_care.CareRecords``."""
 
     def __init__(self, edge: Edge, clock: Clock) -> None:
         self._edge = edge

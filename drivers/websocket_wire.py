@@ -14,9 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 from websockets.typing import Subprotocol
 
-from ..adapters.client_protocol import SUBPROTOCOL
-from ..adapters.session_wire import CLOSE_ERRORS
-from ..adapters.wire import WireUser
+from ..adapters.broker.session_wire import CLOSE_ERRORS
+from ..adapters.broker.wire import WireUser
+from ..adapters.client.protocol import SUBPROTOCOL
 from ..entities.errors import (
     Forbidden,
     IotSphereError,

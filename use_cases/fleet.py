@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..entities.fleet import FleetFilter
 from .ports.database import Collection, Database
-from .shadows import Shadows
+from .shadow.shadows import Shadows
 
 DEVICES: Final = Collection("devices")
 PAGE: Final = 500

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..entities.errors import Conflict, NotFound, RequestInvalid
-from .devices import Devices
+from .access.devices import Devices
 from .fleet import DEVICES
 from .ports.clock import Clock
 from .ports.database import Database, Stored, Write

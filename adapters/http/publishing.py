@@ -6,21 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ...entities.errors import (
-    Forbidden,
-    IotSphereError,
-    LogUnavailable,
-    MessageRefused,
-    RequestInvalid,
-    TopicInvalid,
-)
+from ...entities.errors import Forbidden, IotSphereError, LogUnavailable, MessageRefused, RequestInvalid, TopicInvalid
 from ...entities.message import Record
 from ...entities.position import Position
 from ...entities.principal import Principal
 from ...entities.topic import action_on
+from ...use_cases.access.rate_limit import RateLimit
 from ...use_cases.ports.clock import Clock
 from ...use_cases.publish import MessagePublishUseCase
-from ...use_cases.rate_limit import RateLimit
 from ..edge import Edge
 from ..requests import Requests
 from . import raw_json

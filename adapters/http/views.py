@@ -9,12 +9,12 @@ import orjson
 
 from ...entities.message import Entry
 from ...entities.position import Partition, Position
+from ...use_cases.access.devices import Device
 from ...use_cases.dead_letters import Letter, Redriven
-from ...use_cases.devices import Device
 from ...use_cases.history import LatestPage, Page
 from ...use_cases.ledger import LedgerReport
 from ...use_cases.trace import MessageTrace
-from ..client_protocol import gap_facts
+from ..client.protocol import gap_facts
 from ..timestamps import iso
 from .models_admin import DeadLetterBody, DeviceBody, RedrivenBody
 from .models_state import ChannelBody, LedgerBody, PassageBody, PlaceBody, ReaderBody, TraceBody

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Final
 from zlib import crc32
 
-from ...use_cases.session_state import Inbound, Received
+from ...use_cases.session.state import Inbound, Received
 from ..message_id import dated
 from .packets import DUP, Oversized, Publish
 

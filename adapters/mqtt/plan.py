@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
-from ...use_cases.session_state import Wanted
+from ...use_cases.session.state import Wanted
 
 KNOWN_TOPICS: Final = 1_024
 NOWHERE: Final = Position(0, 0)

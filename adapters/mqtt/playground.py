@@ -19,7 +19,7 @@ from ...entities.errors import FilterInvalid, Forbidden, TopicInvalid
 from ...entities.message import Entry, Record
 from ...entities.principal import Principal, parse_grant
 from ...entities.topic import PLAYGROUND, Topic, parse_filter
-from ...use_cases.session_state import Wanted
+from ...use_cases.session.state import Wanted
 from ..edge import Edge, Route
 from . import packets as p
 from .life import Event

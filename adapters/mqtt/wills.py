@@ -7,7 +7,7 @@ import secrets
 from ...entities.errors import IotSphereError
 from ...entities.message import Record
 from ...entities.principal import Principal, parse_grant
-from ...use_cases.wills import Will
+from ...use_cases.session.wills import Will
 from ..edge import Edge
 from ..message_id import MessageIds
 from . import packets as p

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from ...adapters.database_body import at_path, decode, equal_scalars, same
-from ...adapters.database_requests import Declared, changes_lost, place_of, stands_or_conflict, texts_of, token_of
+from ...adapters.database.body import at_path, decode, equal_scalars, same
+from ...adapters.database.requests import Declared, changes_lost, place_of, stands_or_conflict, texts_of, token_of
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Change, Collection, Outcome, Stored, Write
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from ...adapters.database_requests import Declared, stands_or_conflict, texts_of
+from ...adapters.database.requests import Declared, stands_or_conflict, texts_of
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Change, Collection, Outcome, Stored, Write
 from . import schema, searching

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bson import DatetimeMS, Timestamp
 
-from ...adapters.database_body import at_path
+from ...adapters.database.body import at_path
 from ...use_cases.ports.database import Body, Stored
 from .link import Document
 

@@ -16,7 +16,7 @@ from typing import Final
 from bson import Timestamp
 from pymongo.errors import PyMongoError
 
-from ...adapters.database_requests import changes_lost
+from ...adapters.database.requests import changes_lost
 from ...entities.errors import DatabaseUnavailable
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Change

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pymongo import ASCENDING
 
-from ...adapters.database_body import at_path
+from ...adapters.database.body import at_path
 from ...use_cases.ports.database import Index, Stored
 from .link import Document
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from bson import Timestamp
 
-from ...adapters.database_requests import changes_lost
+from ...adapters.database.requests import changes_lost
 from ...entities.errors import DatabaseUnavailable
 
 _TEXT: Final = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{16})\.([0-9A-F]{0,8192})\Z")

@@ -18,7 +18,7 @@ from pymongo import InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_concern import ReadConcern
 
-from ...adapters.database_body import decode, same
+from ...adapters.database.body import decode, same
 from ...entities.errors import DatabaseUnavailable, RequestInvalid
 from ...use_cases.ports.database import Collection, Outcome, Stored, Write
 from .documents import document_of, revision_of, stored_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from ...adapters.database_body import decode, is_text_of
-from ...adapters.database_requests import Declared, stands_or_conflict, texts_of, token_of
+from ...adapters.database.body import decode, is_text_of
+from ...adapters.database.requests import Declared, stands_or_conflict, texts_of, token_of
 from ...entities.errors import DatabaseUnavailable, LogFull, LogUnavailable, Unavailable
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Change, Collection, Outcome, Stored, Write

@@ -10,8 +10,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...adapters.database_body import decode
-from ...adapters.database_requests import place_of, token_of
+from ...adapters.database.body import decode
+from ...adapters.database.requests import place_of, token_of
 from ...use_cases.ports.database import Change, Collection
 from .state_schema import type_of, value_of
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from ...adapters.database_body import at_path
+from ...adapters.database.body import at_path
 from ...use_cases.ports.database import Index, Stored
 from .state_schema import indexed, type_of, value_of
 

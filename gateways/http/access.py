@@ -10,19 +10,19 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from ...adapters import strict_json
-from ...adapters.client_fleet import ClientFleet
-from ...adapters.client_state import ClientState
+from ...adapters.client.fleet import ClientFleet
+from ...adapters.client.state import ClientState
 from ...adapters.http.publishing import HttpPublishing
 from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid, Unauthenticated
 from ...entities.principal import OPERATOR, Principal
-from ...use_cases.authenticate import Authenticate
+from ...use_cases.access.authenticate import Authenticate
+from ...use_cases.access.devices import Devices
+from ...use_cases.access.tokens import Tokens
 from ...use_cases.dead_letters import DeadLetters
-from ...use_cases.devices import Devices
 from ...use_cases.history import History
 from ...use_cases.ledger import Ledger
 from ...use_cases.ports.message_log import MessageLog
 from ...use_cases.ports.tokens import NOT_BELIEVED
-from ...use_cases.tokens import Tokens
 from ...use_cases.trace import Trace
 
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]

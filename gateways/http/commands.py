@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from ...adapters.client_state import Ask
+from ...adapters.client.state import Ask
 from ...adapters.http import queries
 from ...adapters.http.models import FailureBody
 from ...adapters.http.models_shadow import CommandBody, CommandRequestBody, CommandsBody, CommandsQuery

@@ -6,16 +6,10 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from ...adapters.client_fleet import ClientFleet
+from ...adapters.client.fleet import ClientFleet
 from ...adapters.http import queries
 from ...adapters.http.models import FailureBody
-from ...adapters.http.models_fleet import (
-    LabelsBody,
-    RolloutBody,
-    RolloutRequestBody,
-    RolloutsBody,
-    RolloutsQuery,
-)
+from ...adapters.http.models_fleet import LabelsBody, RolloutBody, RolloutRequestBody, RolloutsBody, RolloutsQuery
 from ...entities.errors import NotFound
 from .access import OPERATORS, PUBLISHERS, Caller, RuledRoute, allow, answers, asks
 

@@ -15,17 +15,17 @@ from ...entities.errors import Refused
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...entities.topic import Topic, parse_topic
-from ...use_cases.authenticate import Authenticate
+from ...use_cases.access.authenticate import Authenticate
+from ...use_cases.access.rate_limit import RateLimit
 from ...use_cases.last_values import LastValues
 from ...use_cases.ports.clock import Clock
-from ...use_cases.presence import Presence
 from ...use_cases.publish import MessagePublishUseCase
-from ...use_cases.rate_limit import RateLimit
-from ...use_cases.session_state import Wanted
-from ...use_cases.sessions import Sessions
-from ...use_cases.sharing import Sharing
+from ...use_cases.session.presence import Presence
+from ...use_cases.session.sessions import Sessions
+from ...use_cases.session.state import Wanted
+from ...use_cases.session.wills import Will, Wills
+from ...use_cases.sharing.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
-from ...use_cases.wills import Will, Wills
 from .admission import MqttAdmission
 from .takeovers import Takeovers
 

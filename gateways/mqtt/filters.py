@@ -17,7 +17,7 @@ from ...entities.principal import Principal
 from ...entities.share import PREFIX, split_share
 from ...entities.subscription import Start, Subscription
 from ...entities.topic import TopicFilter, parse_filter
-from ...use_cases.session_state import Hold, Kept, Wanted
+from ...use_cases.session.state import Hold, Kept, Wanted
 from .door import MqttDoor
 from .outbox import MqttOutbox
 

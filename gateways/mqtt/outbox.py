@@ -21,8 +21,8 @@ from ...entities.principal import Principal
 from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session_state import Kept, UnderWay, Wanted
-from ...use_cases.share_crew import Handout
+from ...use_cases.session.state import Kept, UnderWay, Wanted
+from ...use_cases.sharing.crew import Handout
 from .door import MqttDoor
 from .sender import MqttSender
 from .sharing import MqttShares

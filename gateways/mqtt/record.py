@@ -17,7 +17,7 @@ from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
 from ...entities.errors import Conflict, Unavailable
 from ...entities.principal import Principal
-from ...use_cases.session_state import Hold, Inbound, Kept
+from ...use_cases.session.state import Hold, Inbound, Kept
 from .door import MqttDoor
 from .outbox import MqttOutbox
 

@@ -11,8 +11,8 @@ from ...entities.message import Entry, Record
 from ...entities.principal import Principal
 from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
-from ...use_cases.session_state import UnderWay
-from ...use_cases.share_crew import Handout
+from ...use_cases.session.state import UnderWay
+from ...use_cases.sharing.crew import Handout
 from .door import DeviceCare, MqttDoor, Push
 from .parts import Parts
 from .standing import Ahead, Place, Retained, Standing, Watched

@@ -17,9 +17,9 @@ from ...adapters.mqtt.session import Session
 from ...entities.errors import TooManyGroups
 from ...entities.principal import Principal
 from ...entities.share import Share
-from ...use_cases.session_state import Wanted
-from ...use_cases.share_crew import Handout
-from ...use_cases.sharing import ShareMember
+from ...use_cases.session.state import Wanted
+from ...use_cases.sharing.crew import Handout
+from ...use_cases.sharing.sharing import ShareMember
 from .door import MqttDoor
 
 if TYPE_CHECKING:

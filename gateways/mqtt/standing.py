@@ -16,7 +16,7 @@ from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session_state import Kept, UnderWay, Wanted
+from ...use_cases.session.state import Kept, UnderWay, Wanted
 
 Place: TypeAlias = tuple[Partition, Position]
 NOWHERE: Final = Position(0, 0)

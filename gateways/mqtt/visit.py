@@ -24,8 +24,8 @@ from ...entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
 from ...entities.position import Gap
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
-from ...use_cases.session_state import Hold, Kept
-from ...use_cases.wills import Will
+from ...use_cases.session.state import Hold, Kept
+from ...use_cases.session.wills import Will
 from .door import MqttDoor
 from .filters import MqttFilters
 from .ingress import MqttIngress

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from ...adapters.bridge_file import BridgeSpec
-from ...adapters.bridge_messages import bridge_alert
+from ...adapters.bridge.file import BridgeSpec
+from ...adapters.bridge.messages import bridge_alert
 from ...entities.errors import IotSphereError
 from ...use_cases.ports.message_log import Appended
 from .options import BridgeUseCases

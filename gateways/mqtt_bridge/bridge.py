@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import structlog
 
-from ...adapters.bridge_file import BridgeSpec
-from ...adapters.bridge_messages import Admitted, Arrival, Inward, Outward, principal_of
-from ...adapters.client_protocol import gap_facts
+from ...adapters.bridge.file import BridgeSpec
+from ...adapters.bridge.messages import Admitted, Arrival, Inward, Outward, principal_of
+from ...adapters.client.protocol import gap_facts
 from ...entities.errors import BrokerUnavailable, IotSphereError, RequestInvalid, Unavailable
 from ...entities.position import Gap
 from ...entities.topic import parse_filter

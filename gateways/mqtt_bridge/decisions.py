@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from ...adapters.bridge_messages import undecided
+from ...adapters.bridge.messages import undecided
 from ...adapters.requests import Requests
 from ...entities.errors import Fenced, IotSphereError, Limited, Unavailable
 from ...entities.message import Record

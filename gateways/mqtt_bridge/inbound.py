@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from ...adapters.bridge_messages import Admitted, Arrival
+from ...adapters.bridge.messages import Admitted, Arrival
 from ...entities.errors import IotSphereError, ShuttingDown
 from ...entities.message import Record
 from ...use_cases.ports.message_log import Appended

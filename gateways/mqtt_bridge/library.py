@@ -10,8 +10,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from ...adapters.bridge_file import BrokerSpec
-from ...adapters.bridge_messages import Outgoing, user_properties
+from ...adapters.bridge.file import BrokerSpec
+from ...adapters.bridge.messages import Outgoing, user_properties
 from ...adapters.mqtt.properties import NONE, Properties
 from .options import MAX_PACKET_BYTES, BridgeOptions
 

@@ -18,8 +18,8 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ...adapters.bridge_file import BrokerSpec
-from ...adapters.bridge_messages import Arrival, Outgoing
+from ...adapters.bridge.file import BrokerSpec
+from ...adapters.bridge.messages import Arrival, Outgoing
 from ...adapters.mqtt.properties import NONE
 from ...entities.errors import BrokerUnavailable
 from .library import Context, client_of, code_of, context_of, properties_of, publish_properties

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from ...adapters.bridge_messages import Outgoing, Outward, broker_refusal
+from ...adapters.bridge.messages import Outgoing, Outward, broker_refusal
 from ...entities.errors import MessageRefused
 from ...entities.message import Entry
 from ...use_cases.forward import Handed

@@ -12,8 +12,8 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
 
-from ...adapters.client_session import CLOSE_UNAUTHENTICATED, ClientSession
-from ...adapters.client_use_cases import ClientUseCases
+from ...adapters.client.session import CLOSE_UNAUTHENTICATED, ClientSession
+from ...adapters.client.use_cases import ClientUseCases
 from ...entities.certificate import Certificate
 from ...entities.principal import Principal
 from ..tls import peer_certificate

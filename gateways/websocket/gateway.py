@@ -23,9 +23,9 @@ from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.typing import Origin, Subprotocol
 
-from ...adapters.client_protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
-from ...adapters.client_session import CLOSE_UNAUTHENTICATED
-from ...adapters.client_use_cases import ClientUseCases
+from ...adapters.client.protocol import MAX_REQUEST_BYTES, SUBPROTOCOL, notice
+from ...adapters.client.session import CLOSE_UNAUTHENTICATED
+from ...adapters.client.use_cases import ClientUseCases
 from ...entities.errors import IotSphereError, Limited, RequestInvalid, TooManyConnections, Unauthenticated
 from ..tls import HANDSHAKE_S
 from .admission import Admission

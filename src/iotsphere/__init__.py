@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from .adapters.broker import MessageBrokerAdapter
+    from .adapters.broker.broker import MessageBrokerAdapter
 
 __version__ = "0.1.0"
 

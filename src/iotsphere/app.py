@@ -21,7 +21,7 @@ from .endpoints import parse_address, shown, write_endpoints
 from .entities.errors import RequestInvalid, Unavailable
 from .entities.principal import Principal
 from .settings import ROLES, Settings
-from .use_cases.tokens import operator
+from .use_cases.access.tokens import operator
 
 logger = structlog.get_logger("iotsphere.app")
 

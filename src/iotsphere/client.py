@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 
-from .adapters.broker import MessageBrokerAdapter
+from .adapters.broker.broker import MessageBrokerAdapter
+from .adapters.broker.session_wire import SessionWire
 from .adapters.requests import DecidedElsewhere
-from .adapters.session_wire import SessionWire
 from .drivers.secrets import Secrets, load_or_create
 from .drivers.websocket_wire import WebSocketWire
 from .entities.errors import RequestInvalid

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 import pytest
 
-from iotsphere.adapters.bridge_file import parse_bridge
+from iotsphere.adapters.bridge.file import parse_bridge
 from iotsphere.entities.errors import RequestInvalid
 
 WHOLE = """\

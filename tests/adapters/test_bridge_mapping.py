@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from iotsphere.adapters.bridge_mapping import (
+from iotsphere.adapters.bridge.mapping import (
     TopicMap,
     check_disjoint,
     covers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iotsphere.adapters import envelope
-from iotsphere.adapters.bridge_messages import as_replay, broker_refusal
+from iotsphere.adapters.bridge.messages import as_replay, broker_refusal
 from iotsphere.entities.dead_letter import REASONS
 from iotsphere.entities.principal import device
 from tests.support.rooms import open_rooms

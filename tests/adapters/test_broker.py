@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 
-from iotsphere.adapters import broker_stream
-from iotsphere.adapters.broker import MessageBrokerAdapter
-from iotsphere.adapters.broker_stream import Delivery, MessageStream
-from iotsphere.adapters.session_wire import SessionWire
+from iotsphere.adapters.broker import stream as broker_stream
+from iotsphere.adapters.broker.broker import MessageBrokerAdapter
+from iotsphere.adapters.broker.session_wire import SessionWire
+from iotsphere.adapters.broker.stream import Delivery, MessageStream
 from iotsphere.drivers.websocket_wire import WebSocketWire
 from iotsphere.entities.errors import (
     Conflict,
@@ -27,7 +27,7 @@ from iotsphere.entities.errors import (
 from iotsphere.entities.message import Message
 from iotsphere.entities.position import Gap
 from iotsphere.entities.principal import Principal, parse_grant
-from iotsphere.use_cases.rate_limit import Rate
+from iotsphere.use_cases.access.rate_limit import Rate
 from tests.client.house import ALL, EVERYTHING, TOPIC, House, open_door, open_house
 from tests.support.waiting import until
 from tests.use_cases.stage import DOMAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iotsphere.adapters.change_file import parse_changes
+from iotsphere.adapters.database.change_file import parse_changes
 from iotsphere.entities.errors import RequestInvalid
 from iotsphere.use_cases.ports.database import Collection
 

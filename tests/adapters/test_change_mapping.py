@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotsphere.adapters.change_file import parse_changes
-from iotsphere.adapters.change_mapping import Row
+from iotsphere.adapters.database.change_file import parse_changes
+from iotsphere.adapters.database.mapping import Row
 from iotsphere.entities.errors import IotSphereError
 from iotsphere.entities.topic import parse_topic
 from iotsphere.use_cases.ports.database import Change

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters import client_asking
-from iotsphere.adapters.client_session import ClientSession
+from iotsphere.adapters.client import asking as client_asking
+from iotsphere.adapters.client.session import ClientSession
 from iotsphere.containers.state import State
 from iotsphere.entities.errors import DatabaseUnavailable
-from iotsphere.use_cases.rate_limit import Rate
+from iotsphere.use_cases.access.rate_limit import Rate
 from iotsphere.use_cases.users import Fact
 from tests.adapters.test_client_session import Client
 from tests.client.house import EVERYTHING, House, open_house

@@ -8,8 +8,8 @@ from itertools import pairwise
 import orjson
 import pytest
 
-from iotsphere.adapters.client_delivery import FRAME_BYTES, ClientDeliveryAdapter
-from iotsphere.adapters.client_listening import Listening
+from iotsphere.adapters.client.delivery import FRAME_BYTES, ClientDeliveryAdapter
+from iotsphere.adapters.client.listening import Listening
 from iotsphere.entities.cursor import Cursor
 from iotsphere.entities.errors import CursorInvalid
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES, Entry

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotsphere.adapters import client_protocol as protocol
+from iotsphere.adapters.client import protocol
 from iotsphere.entities.errors import IotSphereError, MessageRefused, RateLimited, RequestInvalid, VersionConflict
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES
 from iotsphere.entities.position import Gap, Partition

@@ -9,14 +9,16 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters import client_listening, client_publishing, client_session
-from iotsphere.adapters.client_session import ClientSession
+from iotsphere.adapters.client import listening as client_listening
+from iotsphere.adapters.client import publishing as client_publishing
+from iotsphere.adapters.client import session as client_session
+from iotsphere.adapters.client.session import ClientSession
 from iotsphere.entities.errors import LogFull, LogUnavailable
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Partition
 from iotsphere.entities.principal import parse_grant
+from iotsphere.use_cases.access.rate_limit import Rate
 from iotsphere.use_cases.ports.message_log import Appended
-from iotsphere.use_cases.rate_limit import Rate
 from tests.client.house import EVERYTHING, TOPIC, House, open_house, values
 from tests.support.waiting import until
 from tests.use_cases.stage import DOMAIN, soon

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters.change_file import parse_changes
-from iotsphere.adapters.database_changes import DatabaseChangeAdapter
-from iotsphere.adapters.shadow_body import ShadowDocument
+from iotsphere.adapters.database.change_file import parse_changes
+from iotsphere.adapters.database.changes import DatabaseChangeAdapter
+from iotsphere.adapters.shadow.body import ShadowDocument
 from iotsphere.entities import command as commands
 from iotsphere.entities.command import Command
 from iotsphere.entities.message import Record

@@ -10,14 +10,14 @@ import orjson
 import pytest
 
 from iotsphere.adapters.command_messages import CommandMessages
-from iotsphere.adapters.database_changes import DatabaseChangeAdapter
+from iotsphere.adapters.database.changes import DatabaseChangeAdapter
 from iotsphere.adapters.facts import CommandFacts, NotificationFacts
 from iotsphere.entities.errors import DatabaseUnavailable, IotSphereError, Unavailable
 from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Position
 from iotsphere.entities.principal import Principal, device, parse_grant
 from iotsphere.entities.shadow import ShadowKey
-from iotsphere.use_cases.commands import Order
+from iotsphere.use_cases.command.commands import Order
 from iotsphere.use_cases.ports.database import Change, Write
 from tests.support.rooms import Rooms, open_rooms
 

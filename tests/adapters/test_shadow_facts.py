@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument
-from iotsphere.adapters.shadow_facts import ShadowFacts, read_report
+from iotsphere.adapters.shadow.body import ShadowDocument
+from iotsphere.adapters.shadow.facts import ShadowFacts, read_report
 from iotsphere.adapters.timestamps import iso
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import IotSphereError, MessageRefused, NotFound
@@ -19,8 +19,8 @@ from iotsphere.entities.principal import Principal, device, parse_grant
 from iotsphere.entities.shadow import Shadow, ShadowKey
 from iotsphere.entities.shadow_changes import Wanted
 from iotsphere.use_cases.ports.facts import FactHandler
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 from tests.support.rooms import Rooms, open_rooms
 
 DOMAIN = "iotsphere"

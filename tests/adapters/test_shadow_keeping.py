@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument, versions
-from iotsphere.adapters.shadow_keeping import KEPT_MS, ShadowKeeping
+from iotsphere.adapters.shadow.body import ShadowDocument, versions
+from iotsphere.adapters.shadow.keeping import KEPT_MS, ShadowKeeping
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import DatabaseUnavailable, Unavailable
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_changes import Wanted
 from iotsphere.use_cases.ports.database import Body, Change, Write
-from iotsphere.use_cases.shadow_history import HISTORY
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow.history import HISTORY
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 
 KEY = ShadowKey("iotsphere", "d1")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from iotsphere.adapters.shadow_body import ShadowDocument, history_body, told, versions
-from iotsphere.adapters.shadow_messages import document_payload, tell
+from iotsphere.adapters.shadow.body import ShadowDocument, history_body, told, versions
+from iotsphere.adapters.shadow.messages import document_payload, tell
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES
 from iotsphere.entities.shadow import Mark, Shadow, ShadowKey, Wish, json_size
 from iotsphere.entities.shadow_changes import Wanted, delete, deliver, desire

@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument
-from iotsphere.adapters.shadow_requests import ShadowRequests, read_wanted
+from iotsphere.adapters.shadow.body import ShadowDocument
+from iotsphere.adapters.shadow.requests import ShadowRequests, read_wanted
 from iotsphere.adapters.timestamps import iso
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import Forbidden, MessageRefused, NotFound, VersionConflict
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.topic import parse_topic
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
-from iotsphere.use_cases.tokens import operator
+from iotsphere.use_cases.access.tokens import operator
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 from tests.support.rooms import Rooms, open_rooms
 
 KEY = ShadowKey("iotsphere", "dev-s")

@@ -15,7 +15,7 @@ import pytest_asyncio
 from paho.mqtt.enums import MQTTProtocolVersion
 from websockets.asyncio.client import connect
 
-from iotsphere.adapters.client_protocol import MAX_REQUEST_BYTES
+from iotsphere.adapters.client.protocol import MAX_REQUEST_BYTES
 from iotsphere.use_cases.ports.tokens import NOT_BELIEVED
 from tests.client.house import Talker
 from tests.support import forgery

@@ -13,9 +13,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from iotsphere.adapters.client_delivery import ClientDeliveryAdapter
-from iotsphere.adapters.client_protocol import SUBPROTOCOL
-from iotsphere.adapters.client_use_cases import ClientUseCases
+from iotsphere.adapters.client.delivery import ClientDeliveryAdapter
+from iotsphere.adapters.client.protocol import SUBPROTOCOL
+from iotsphere.adapters.client.use_cases import ClientUseCases
 from iotsphere.adapters.edge import Edge
 from iotsphere.adapters.poison import poison_letters
 from iotsphere.containers.state import COLLECTIONS, Ground, State
@@ -23,7 +23,7 @@ from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.gateways.websocket import WebSocketGateway, WebSocketLimits
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 from iotsphere.use_cases.work import WorkQueueUseCase, WorkSettings, WorkStores
 from tests.client.raw import RawClient
 from tests.support.identity import Identity

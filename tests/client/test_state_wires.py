@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 
-from iotsphere.adapters.broker import MessageBrokerAdapter
-from iotsphere.adapters.session_wire import SessionWire
+from iotsphere.adapters.broker.broker import MessageBrokerAdapter
+from iotsphere.adapters.broker.session_wire import SessionWire
 from iotsphere.containers.state import State
 from iotsphere.drivers.websocket_wire import WebSocketWire
 from iotsphere.entities.errors import (
@@ -22,7 +22,7 @@ from iotsphere.entities.errors import (
     VersionConflict,
 )
 from iotsphere.entities.principal import Principal, parse_grant
-from iotsphere.use_cases.rate_limit import Rate
+from iotsphere.use_cases.access.rate_limit import Rate
 from iotsphere.use_cases.users import Fact
 from tests.client.cutter import open_cutter
 from tests.client.house import ALL, EVERYTHING, House, open_door, open_house

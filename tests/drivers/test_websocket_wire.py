@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from iotsphere.adapters.broker import MessageBrokerAdapter
-from iotsphere.adapters.broker_stream import Stream
+from iotsphere.adapters.broker.broker import MessageBrokerAdapter
+from iotsphere.adapters.broker.stream import Stream
 from iotsphere.drivers.websocket_wire import WebSocketWire
 from iotsphere.entities.errors import Forbidden, RequestInvalid, TooManyConnections, Unauthenticated, Unavailable
 from iotsphere.gateways.websocket import WebSocketGateway, WebSocketLimits

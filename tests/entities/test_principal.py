@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.entities.errors import Forbidden, NotFound, RequestInvalid
-from iotsphere.entities.principal import (
-    ACTIONS,
-    OPERATOR_GRANTS,
-    Grant,
-    Principal,
-    device,
-    parse_grant,
-)
+from iotsphere.entities.principal import ACTIONS, OPERATOR_GRANTS, Grant, Principal, device, parse_grant
 from iotsphere.entities.topic import TopicFilter, parse_filter
 
 from .universe import SPACE, selects, space_filters

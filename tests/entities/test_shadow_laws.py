@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotsphere.adapters.shadow_body import ShadowDocument, told, versions
+from iotsphere.adapters.shadow.body import ShadowDocument, told, versions
 from iotsphere.entities.errors import IotSphereError
 from iotsphere.entities.merge_patch import leaves, merge, same, unmet
 from iotsphere.entities.shadow import OPEN, Answer, Shadow, ShadowKey

@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.entities.errors import TopicInvalid
-from iotsphere.entities.topic import (
-    MAX_TOPIC_BYTES,
-    Topic,
-    is_device_id,
-    is_domain,
-    is_user_id,
-    parse_topic,
-)
+from iotsphere.entities.topic import MAX_TOPIC_BYTES, Topic, is_device_id, is_domain, is_user_id, parse_topic
 
 from .universe import SPACE
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.properties import Properties
-from iotsphere.use_cases.devices import Credential as Login
+from iotsphere.use_cases.access.devices import Credential as Login
 from tests.gateways.mqtt.peer import Gone, Peer
 from tests.support.gateway import Credential
 

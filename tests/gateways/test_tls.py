@@ -20,8 +20,8 @@ from iotsphere.drivers.certificates import CertificateFiles
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.tls_contexts import CertificatePaths
 from iotsphere.gateways.http import HttpGateway, HttpLimits
-from iotsphere.use_cases.authenticate import Authenticate
-from iotsphere.use_cases.certificate_login import CertificateLogin
+from iotsphere.use_cases.access.authenticate import Authenticate
+from iotsphere.use_cases.access.certificate_login import CertificateLogin
 from tests.gateways.mqtt.house import House, open_house
 from tests.gateways.mqtt.peer import Peer, message
 from tests.gateways.mqtt.web import WebPeer, web_door

@@ -10,7 +10,7 @@ import httpx
 from iotsphere.adapters.http.publishing import HttpPublishing
 from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.gateways.http import HttpGateway, HttpLimits, HttpUseCases, Measure
-from iotsphere.use_cases.tokens import operator
+from iotsphere.use_cases.access.tokens import operator
 from tests.support.rooms import Rooms, open_rooms
 
 CURSOR_KEY = b"c" * 32

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from iotsphere.adapters.tokens import JsonWebTokens
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.documents import MemoryDocuments
-from iotsphere.use_cases.authenticate import Authenticate
-from iotsphere.use_cases.devices import Devices
-from iotsphere.use_cases.revocations import Revocations
-from iotsphere.use_cases.tokens import Tokens, operator
+from iotsphere.use_cases.access.authenticate import Authenticate
+from iotsphere.use_cases.access.devices import Devices
+from iotsphere.use_cases.access.revocations import Revocations
+from iotsphere.use_cases.access.tokens import Tokens, operator
 from tests.support import forgery
 
 

@@ -19,14 +19,14 @@ from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.errors import Forbidden, MessageRefused, TopicInvalid
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.principal import Principal, device
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.dead_letters import DeadLetters
 from iotsphere.use_cases.feed import Feed
 from iotsphere.use_cases.history import History
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.ledger import Ledger
 from iotsphere.use_cases.publish import MessagePublishUseCase
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
-from iotsphere.use_cases.tokens import operator
 from iotsphere.use_cases.trace import Trace
 from tests.support.identity import Identity
 

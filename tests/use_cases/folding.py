@@ -14,10 +14,10 @@ from iotsphere.entities.errors import IotSphereError, LogUnavailable
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Partition, Position, partition_index
 from iotsphere.entities.topic import key_of
-from iotsphere.use_cases.fact_tools import LaneSettings, LaneTools
+from iotsphere.use_cases.facts.processor import Processor
+from iotsphere.use_cases.facts.tools import LaneSettings, LaneTools
 from iotsphere.use_cases.ports.facts import FactHandler
 from iotsphere.use_cases.ports.message_log import Appended, Lease, MessageLog, Progress, Tally
-from iotsphere.use_cases.processor import Processor
 from iotsphere.use_cases.publish import MessagePublishUseCase
 
 DOMAIN = "iotsphere"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument, versions
-from iotsphere.adapters.shadow_keeping import ShadowKeeping
+from iotsphere.adapters.shadow.body import ShadowDocument, versions
+from iotsphere.adapters.shadow.keeping import ShadowKeeping
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.mongo.database import MongoDatabase
@@ -20,9 +20,9 @@ from iotsphere.entities.shadow_changes import Wanted
 from iotsphere.entities.shadow_reports import Place, Report
 from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Change, Database, Write
-from iotsphere.use_cases.shadow_history import HISTORY, ShadowHistory
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow.history import HISTORY, ShadowHistory
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 
 DOMAIN = "iotsphere"
 KEY = ShadowKey(DOMAIN, "dev-s")

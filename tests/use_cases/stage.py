@@ -17,13 +17,13 @@ from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Gap, Partition, Position, partition_index
 from iotsphere.entities.subscription import Start, Subscription
 from iotsphere.entities.topic import CHANNELS, parse_filter, parse_topic
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.feed import Batch, Feed
 from iotsphere.use_cases.flow_control import MessageFlowControlUseCase
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.publish import MessagePublishUseCase
 from iotsphere.use_cases.reader import Reader
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
-from iotsphere.use_cases.tokens import operator
 
 DOMAIN = "iotsphere"
 EVERYTHING = (f"{DOMAIN}/#",)

@@ -9,9 +9,9 @@ import pytest
 from iotsphere.drivers.memory.documents import MemoryDocuments
 from iotsphere.entities.errors import RateLimited, Unauthenticated
 from iotsphere.entities.principal import device
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.ports.documents import Document
 from iotsphere.use_cases.ports.tokens import NOT_BELIEVED
-from iotsphere.use_cases.tokens import operator
 from tests.support import forgery
 from tests.support.identity import Identity
 

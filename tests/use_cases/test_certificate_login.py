@@ -8,9 +8,9 @@ import pytest
 
 from iotsphere.entities.certificate import Certificate, IdentitySource
 from iotsphere.entities.errors import Forbidden, RateLimited, Unauthenticated
-from iotsphere.use_cases.authenticate import Authenticate
-from iotsphere.use_cases.certificate_login import CertificateLogin
-from iotsphere.use_cases.devices import Credential
+from iotsphere.use_cases.access.authenticate import Authenticate
+from iotsphere.use_cases.access.certificate_login import CertificateLogin
+from iotsphere.use_cases.access.devices import Credential
 from tests.support.identity import Identity
 
 HERE = "10.0.0.1"

@@ -9,7 +9,7 @@ import pytest
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.entities.channel import DAY_MS
 from iotsphere.entities.errors import CertificateRejected, LogUnavailable
-from iotsphere.use_cases.certificate_watch import CertificateWatch
+from iotsphere.use_cases.access.certificate_watch import CertificateWatch
 from iotsphere.use_cases.ports.certificates import Validity
 
 

@@ -13,8 +13,8 @@ from iotsphere.entities.channel import Retention
 from iotsphere.entities.errors import Conflict, MessageRefused, NotFound, RequestInvalid
 from iotsphere.entities.principal import device
 from iotsphere.use_cases import dead_letters as module
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.ports.work_queue import Delivery
-from iotsphere.use_cases.tokens import operator
 from tests.support.rooms import Rooms
 
 TOPIC = "iotsphere/devices/d1/telemetry"

@@ -20,10 +20,10 @@ from iotsphere.entities.principal import Principal, device
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_changes import Wanted as Desired
 from iotsphere.entities.topic import parse_filter
-from iotsphere.use_cases import device_care
-from iotsphere.use_cases.commands import Order
+from iotsphere.use_cases.care import device_care
+from iotsphere.use_cases.command.commands import Order
 from iotsphere.use_cases.ports.database import Outcome, Stored, Write
-from iotsphere.use_cases.session_state import Wanted
+from iotsphere.use_cases.session.state import Wanted
 from tests.support.rooms import Rooms
 
 from .stage import soon

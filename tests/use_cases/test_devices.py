@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from iotsphere.entities.errors import Conflict, NotFound, RequestInvalid
-from iotsphere.use_cases.devices import split_username, username_of
+from iotsphere.use_cases.access.devices import split_username, username_of
 from tests.support.identity import Identity
 
 

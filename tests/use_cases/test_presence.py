@@ -14,8 +14,8 @@ from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Position
 from iotsphere.use_cases.ports.documents import Document
-from iotsphere.use_cases.presence import Presence, State
 from iotsphere.use_cases.publish import MessagePublishUseCase
+from iotsphere.use_cases.session.presence import Presence, State
 
 
 class SlowDocuments(MemoryDocuments):

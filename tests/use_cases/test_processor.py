@@ -17,13 +17,7 @@ from structlog.testing import capture_logs
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import Retention
-from iotsphere.entities.errors import (
-    DatabaseUnavailable,
-    IotSphereError,
-    LogUnavailable,
-    MessageRefused,
-    RateLimited,
-)
+from iotsphere.entities.errors import DatabaseUnavailable, IotSphereError, LogUnavailable, MessageRefused, RateLimited
 from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Partition
 from iotsphere.use_cases.ports.message_log import MessageLog, Tally

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iotsphere.entities.errors import RateLimited
 from iotsphere.entities.principal import Principal
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 
 ANN = Principal("user", "ann", "iotsphere")
 BOB = Principal("user", "bob", "iotsphere")

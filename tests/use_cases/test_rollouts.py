@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument
+from iotsphere.adapters.shadow.body import ShadowDocument
 from iotsphere.entities.errors import Conflict, MessageRefused
 from iotsphere.entities.rollout import Rollout, body_of
 from iotsphere.entities.shadow import ShadowKey
-from iotsphere.use_cases.command_documents import COMMANDS
+from iotsphere.use_cases.command.documents import COMMANDS
+from iotsphere.use_cases.command.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
 from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Write
-from iotsphere.use_cases.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 
 from .test_commands import House
 

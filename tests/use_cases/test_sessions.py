@@ -12,8 +12,8 @@ from iotsphere.entities.position import Partition, Position
 from iotsphere.entities.principal import device
 from iotsphere.entities.topic import parse_filter
 from iotsphere.use_cases.ports.message_log import Tally
-from iotsphere.use_cases.session_state import Kept, UnderWay, Wanted
-from iotsphere.use_cases.sessions import Sessions
+from iotsphere.use_cases.session.sessions import Sessions
+from iotsphere.use_cases.session.state import Kept, UnderWay, Wanted
 
 WHO = device("iotsphere", "d1")
 READER = "iotsphere/mqtt/device/d1/c1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iotsphere.adapters.shadow_body import ShadowDocument
+from iotsphere.adapters.shadow.body import ShadowDocument
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import (
@@ -21,10 +21,10 @@ from iotsphere.entities.errors import (
     VersionConflict,
 )
 from iotsphere.entities.shadow import MAX_SHADOW_BYTES, Answer, Mark, Shadow, ShadowKey, Wish
-from iotsphere.use_cases import shadow_writer
 from iotsphere.use_cases.ports.database import Outcome, Write
-from iotsphere.use_cases.shadow_writer import SHADOWS
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow import writer as shadow_writer
+from iotsphere.use_cases.shadow.shadows import Shadows
+from iotsphere.use_cases.shadow.writer import SHADOWS
 
 from .shadow_house import DOMAIN, KEY, KINDS, House, at_offset, open_house, place_of, said, wanted
 

@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from iotsphere.adapters.shadow_messages import tell
+from iotsphere.adapters.shadow.messages import tell
 from iotsphere.entities.errors import VersionConflict
 from iotsphere.entities.merge_patch import leaves, merge, same
 from iotsphere.entities.shadow import Answer, Shadow, ShadowKey
 from iotsphere.use_cases.ports.database import Write
-from iotsphere.use_cases.shadows import Shadows
+from iotsphere.use_cases.shadow.shadows import Shadows
 from tests.entities.json_values import PATCHES, plain_merge
 
 from .shadow_house import KEY, House, at_offset, open_house, said, wanted

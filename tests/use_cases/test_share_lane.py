@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Gap, Partition, Position
 from iotsphere.use_cases.ports.message_log import Slice, Tally
-from iotsphere.use_cases.share_crew import SLOTS, Crew, Handout, Seat, slot_of
-from iotsphere.use_cases.share_lane import AHEAD, Lane
-from iotsphere.use_cases.share_marks import APPLIED, EXPIRED, HELD, OPEN, Marks
+from iotsphere.use_cases.sharing.crew import SLOTS, Crew, Handout, Seat, slot_of
+from iotsphere.use_cases.sharing.lane import AHEAD, Lane
+from iotsphere.use_cases.sharing.marks import APPLIED, EXPIRED, HELD, OPEN, Marks
 
 PARTITION = Partition("iotsphere", "telemetry", 0)
 NOW = 1_000

@@ -15,9 +15,9 @@ from iotsphere.entities.position import Partition, Position
 from iotsphere.entities.principal import device
 from iotsphere.entities.share import parse_share
 from iotsphere.use_cases.ports.message_log import Slice, Tally
-from iotsphere.use_cases.share_crew import Handout
-from iotsphere.use_cases.share_group import ShareSettings
-from iotsphere.use_cases.sharing import ShareMember, Sharing
+from iotsphere.use_cases.sharing.crew import Handout
+from iotsphere.use_cases.sharing.group import ShareSettings
+from iotsphere.use_cases.sharing.sharing import ShareMember, Sharing
 from tests.use_cases.stage import DOMAIN, Stage, open_stage, soon
 
 FILTER = f"{DOMAIN}/devices/+/telemetry/#"

@@ -8,7 +8,7 @@ import pytest
 
 from iotsphere.entities.errors import Forbidden, NotFound, RequestInvalid
 from iotsphere.entities.principal import Principal, parse_grant
-from iotsphere.use_cases.tokens import operator
+from iotsphere.use_cases.access.tokens import operator
 from tests.support.identity import Identity
 
 

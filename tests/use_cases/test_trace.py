@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from iotsphere.entities.errors import NotFound
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.ports.message_log import Tally
-from iotsphere.use_cases.tokens import operator
 from iotsphere.use_cases.trace import Passage
 from tests.support.rooms import Rooms
 

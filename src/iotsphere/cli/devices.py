@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from ..settings import Settings
-from ..use_cases.tokens import operator
+from ..use_cases.access.tokens import operator
 from .console import AsJson, Data, LogUrl, err, out, run, settings_of
 
 app = typer.Typer(no_args_is_help=True, help="Admit, list and remove devices.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from dependency_injector import containers, providers
 
-from ..adapters.client_use_cases import ClientUseCases
+from ..adapters.client.use_cases import ClientUseCases
 from ..adapters.http.publishing import HttpPublishing
 from ..adapters.poison import poison_letters
 from ..adapters.redrive import DeadLetterFormat
@@ -15,6 +15,8 @@ from ..adapters.values import pack_values, unpack_values
 from ..drivers.clock import SystemClock
 from ..drivers.secrets import Secrets
 from ..settings import Settings
+from ..use_cases.access.revocations import Revocations
+from ..use_cases.access.tokens import Tokens
 from ..use_cases.dead_letters import DeadLetters
 from ..use_cases.feed import Feed
 from ..use_cases.flow_control import MessageFlowControlUseCase
@@ -23,10 +25,8 @@ from ..use_cases.last_values import LastValues
 from ..use_cases.ledger import Ledger
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
-from ..use_cases.revocations import Revocations
-from ..use_cases.sharing import Sharing
+from ..use_cases.sharing.sharing import Sharing
 from ..use_cases.subscribe import MessageSubscriptionUseCase
-from ..use_cases.tokens import Tokens
 from ..use_cases.trace import Trace
 from ..use_cases.work import WorkQueueUseCase, WorkStores
 from . import bridges as wired_bridges

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..adapters.bridge_file import BridgeSpec, parse_bridge
+from ..adapters.bridge.file import BridgeSpec, parse_bridge
 from ..entities.errors import RequestInvalid
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..adapters.client_use_cases import ClientUseCases
+from ..adapters.client.use_cases import ClientUseCases
 from ..settings import Settings
-from ..use_cases.certificate_watch import CertificateWatch
+from ..use_cases.access.certificate_watch import CertificateWatch
 from ..use_cases.feed import Feed
 from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.publish import MessagePublishUseCase

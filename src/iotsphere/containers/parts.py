@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from ..adapters.client_delivery import ClientDeliveryAdapter
+from ..adapters.client.delivery import ClientDeliveryAdapter
 from ..adapters.edge import Edge
 from ..adapters.mqtt.wills import will_records
 from ..adapters.notices import presence_record
@@ -15,16 +15,16 @@ from ..drivers.secrets import Secrets, load_trusted_keys
 from ..entities.channel import DAY_MS, DEFAULT_CHANNELS, GIB, Retention
 from ..entities.position import Gap
 from ..settings import Settings
-from ..use_cases.devices import Devices
+from ..use_cases.access.devices import Devices
+from ..use_cases.access.rate_limit import Rate, RateLimit
+from ..use_cases.access.revocations import Revocations
 from ..use_cases.feed import Feed
 from ..use_cases.ports.clock import Clock
-from ..use_cases.presence import Presence
 from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.rate_limit import Rate, RateLimit
 from ..use_cases.retention import channels_with
-from ..use_cases.revocations import Revocations
-from ..use_cases.sessions import Sessions
-from ..use_cases.wills import Wills
+from ..use_cases.session.presence import Presence
+from ..use_cases.session.sessions import Sessions
+from ..use_cases.session.wills import Wills
 from ..use_cases.work import WorkSettings
 
 

@@ -7,39 +7,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ..adapters.change_file import parse_changes
-from ..adapters.change_mapping import ChangeMap
-from ..adapters.client_fleet import ClientFleet
-from ..adapters.client_state import ClientState, StateUseCases
+from ..adapters.client.fleet import ClientFleet
+from ..adapters.client.state import ClientState, StateUseCases
 from ..adapters.command_messages import CommandMessages
-from ..adapters.database_changes import DatabaseChangeAdapter
+from ..adapters.database.change_file import parse_changes
+from ..adapters.database.changes import DatabaseChangeAdapter
+from ..adapters.database.mapping import ChangeMap
 from ..adapters.edge import Edge
 from ..adapters.facts import CommandFacts, NotificationFacts
 from ..adapters.poison import fact_letters
 from ..adapters.requests import CareMessages, CommandRequests, PreferenceRequests, Requests
-from ..adapters.shadow_body import ShadowDocument
-from ..adapters.shadow_facts import ShadowFacts
-from ..adapters.shadow_keeping import ShadowKeeping
-from ..adapters.shadow_requests import ShadowRequests
+from ..adapters.shadow.body import ShadowDocument
+from ..adapters.shadow.facts import ShadowFacts
+from ..adapters.shadow.keeping import ShadowKeeping
+from ..adapters.shadow.requests import ShadowRequests
 from ..adapters.telemetry_facts import TelemetryFacts
 from ..entities.errors import RequestInvalid
 from ..settings import Settings
-from ..use_cases.command_documents import COMMANDS
-from ..use_cases.commands import Commands
-from ..use_cases.device_care import DeviceCare
-from ..use_cases.devices import Devices
-from ..use_cases.fact_tools import LaneTools
+from ..use_cases.access.devices import Devices
+from ..use_cases.care.device_care import DeviceCare
+from ..use_cases.changes.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+from ..use_cases.command.commands import Commands
+from ..use_cases.command.documents import COMMANDS
+from ..use_cases.command.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
+from ..use_cases.facts.processor import Processor
+from ..use_cases.facts.tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.telemetry import TelemetryStore
-from ..use_cases.processor import Processor
-from ..use_cases.propagate import HEARTBEATS, ChangeStores, PropagateChanges
 from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
 from ..use_cases.roster import Roster
-from ..use_cases.shadow_history import HISTORY, ShadowHistory
-from ..use_cases.shadow_writer import SHADOWS
-from ..use_cases.shadows import Shadows
+from ..use_cases.shadow.history import HISTORY, ShadowHistory
+from ..use_cases.shadow.shadows import Shadows
+from ..use_cases.shadow.writer import SHADOWS
 from ..use_cases.timers import Timers
 from ..use_cases.users import NOTIFICATIONS, PREFERENCES, Notifications, Preferences
 

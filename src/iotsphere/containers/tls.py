@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 from ..adapters.edge import Edge
 from ..entities.errors import RequestInvalid
 from ..settings import ROLES, Settings
-from ..use_cases.authenticate import Authenticate
-from ..use_cases.certificate_login import CertificateLogin
-from ..use_cases.certificate_watch import CertificateWatch
-from ..use_cases.devices import Devices
+from ..use_cases.access.authenticate import Authenticate
+from ..use_cases.access.certificate_login import CertificateLogin
+from ..use_cases.access.certificate_watch import CertificateWatch
+from ..use_cases.access.devices import Devices
+from ..use_cases.access.revocations import Revocations
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.tokens import AccessTokens
 from ..use_cases.publish import MessagePublishUseCase
-from ..use_cases.revocations import Revocations
 
 HTTP_PROTOCOLS: Final = ("http/1.1",)
 MQTT_PROTOCOLS: Final = ("mqtt",)

@@ -14,7 +14,7 @@ from iotsphere.adapters.mqtt.inflow import Inflow
 from iotsphere.adapters.mqtt.life import Event, Offer, Resumed, Settled
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.adapters.mqtt.reasons import Reason
-from iotsphere.use_cases.session_state import Inbound, Received
+from iotsphere.use_cases.session.state import Inbound, Received
 
 from .test_session import TOPIC, VERSIONS, Client, ended, online
 

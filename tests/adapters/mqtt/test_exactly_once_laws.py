@@ -17,8 +17,8 @@ from iotsphere.drivers.memory.documents import MemoryDocuments
 from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.principal import device
-from iotsphere.use_cases.session_state import Hold, Kept
-from iotsphere.use_cases.sessions import GENERATIONS, Sessions
+from iotsphere.use_cases.session.sessions import GENERATIONS, Sessions
+from iotsphere.use_cases.session.state import Hold, Kept
 
 WHO = device("iotsphere", "d1")
 IDS = (1, 2, 3)

@@ -16,7 +16,7 @@ from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Partition, Position
 from iotsphere.entities.principal import device
 from iotsphere.entities.topic import key_of, parse_filter
-from iotsphere.use_cases.session_state import Wanted
+from iotsphere.use_cases.session.state import Wanted
 from tests.adapters.mqtt.packet_strategies import publishes
 
 HOME = "play/playground"

@@ -13,8 +13,8 @@ from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.entities.channel import Retention
 from iotsphere.entities.errors import LogFull
 from iotsphere.entities.message import Record
+from iotsphere.use_cases.access.rate_limit import Rate
 from iotsphere.use_cases.ports.message_log import Appended
-from iotsphere.use_cases.rate_limit import Rate
 from tests.support.http_door import Door, open_door
 
 TOPIC = "iotsphere/devices/d1/telemetry"

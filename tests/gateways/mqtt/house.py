@@ -26,21 +26,21 @@ from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.principal import Principal, parse_grant
 from iotsphere.gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
-from iotsphere.use_cases.authenticate import Authenticate
-from iotsphere.use_cases.devices import Credential, Devices
+from iotsphere.use_cases.access.authenticate import Authenticate
+from iotsphere.use_cases.access.devices import Credential, Devices
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.revocations import Revocations
+from iotsphere.use_cases.access.tokens import Tokens
 from iotsphere.use_cases.feed import Feed
 from iotsphere.use_cases.flow_control import MessageFlowControlUseCase
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.ports.message_log import Appended
-from iotsphere.use_cases.presence import Presence
 from iotsphere.use_cases.publish import MessagePublishUseCase
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
-from iotsphere.use_cases.revocations import Revocations
-from iotsphere.use_cases.sessions import Sessions
-from iotsphere.use_cases.sharing import Sharing
+from iotsphere.use_cases.session.presence import Presence
+from iotsphere.use_cases.session.sessions import Sessions
+from iotsphere.use_cases.session.wills import Wills
+from iotsphere.use_cases.sharing.sharing import Sharing
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
-from iotsphere.use_cases.tokens import Tokens
-from iotsphere.use_cases.wills import Wills
 from tests.support import forgery
 
 DOMAINS = ("iotsphere", "other")

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.codec import Fault, Parser
 from iotsphere.adapters.mqtt.encode import encode
-from iotsphere.use_cases.devices import Credential
+from iotsphere.use_cases.access.devices import Credential
 
 WITHIN = 15.0
 T = TypeVar("T")

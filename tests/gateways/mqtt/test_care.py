@@ -17,7 +17,7 @@ from iotsphere.entities.principal import Principal, parse_grant
 from iotsphere.entities.topic import Topic
 from iotsphere.gateways.mqtt import MqttLimits
 from iotsphere.gateways.mqtt.door import Push
-from iotsphere.use_cases.session_state import Wanted
+from iotsphere.use_cases.session.state import Wanted
 from tests.support.waiting import until
 
 from .house import House, open_house

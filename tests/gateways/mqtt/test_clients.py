@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from iotsphere.use_cases.devices import Credential
+from iotsphere.use_cases.access.devices import Credential
 from tests.support.waiting import until
 
 from .house import House, open_house

@@ -11,7 +11,7 @@ from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.gateways.mqtt import MqttLimits
-from iotsphere.use_cases.devices import Credential
+from iotsphere.use_cases.access.devices import Credential
 from tests.support import forgery
 from tests.support.waiting import until
 

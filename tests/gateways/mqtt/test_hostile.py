@@ -11,7 +11,7 @@ from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.primitives import write_varint
 from iotsphere.adapters.mqtt.properties import Properties
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
 
 from .house import House, open_house

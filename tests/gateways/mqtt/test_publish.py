@@ -12,7 +12,7 @@ from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.entities.errors import LogFull, LogUnavailable
 from iotsphere.gateways.mqtt import MqttLimits
-from iotsphere.use_cases.rate_limit import Rate, RateLimit
+from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
 
 from .house import House, open_house

@@ -14,8 +14,8 @@ import pytest
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.use_cases.ports.message_log import Tally
-from iotsphere.use_cases.share_group import ShareSettings
-from iotsphere.use_cases.sharing import Sharing
+from iotsphere.use_cases.sharing.group import ShareSettings
+from iotsphere.use_cases.sharing.sharing import Sharing
 from tests.support.waiting import until
 
 from .house import House, open_house

@@ -12,8 +12,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from iotsphere.adapters.client_delivery import ClientDeliveryAdapter
-from iotsphere.adapters.client_use_cases import ClientUseCases
+from iotsphere.adapters.client.delivery import ClientDeliveryAdapter
+from iotsphere.adapters.client.use_cases import ClientUseCases
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.poison import poison_letters
 from iotsphere.drivers.memory.queue import MemoryWorkQueue

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from iotsphere.adapters.bridge_file import BridgeSpec, parse_bridge
+from iotsphere.adapters.bridge.file import BridgeSpec, parse_bridge
 from iotsphere.adapters.edge import Edge
 from iotsphere.adapters.requests import Requests
 from iotsphere.drivers.clock import SystemClock

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from iotsphere.adapters.bridge_file import parse_bridge
+from iotsphere.adapters.bridge.file import parse_bridge
 from iotsphere.gateways.mqtt_bridge import BridgeOptions
 
 TESTS = Path(__file__).parents[2]

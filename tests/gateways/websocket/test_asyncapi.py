@@ -17,8 +17,8 @@ import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 from pydantic import BaseModel
 
-from iotsphere.adapters import client_protocol as protocol
-from iotsphere.adapters import client_session
+from iotsphere.adapters.client import protocol
+from iotsphere.adapters.client import session as client_session
 from iotsphere.entities.command import STATES
 from iotsphere.entities.errors import RequestInvalid
 from iotsphere.gateways.websocket import WebSocketLimits

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 import pytest
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
-from iotsphere.adapters.client_protocol import MAX_REQUEST_BYTES
+from iotsphere.adapters.client.protocol import MAX_REQUEST_BYTES
 from iotsphere.entities.channel import ChannelSpec
 from iotsphere.entities.topic import CHANNELS
 from iotsphere.gateways.websocket import WebSocketLimits
+from iotsphere.use_cases.access.rate_limit import Rate
+from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.ports.tokens import NOT_BELIEVED
-from iotsphere.use_cases.rate_limit import Rate
-from iotsphere.use_cases.tokens import operator
 from tests.client.house import TOPIC, Door, House, open_door, open_house, values
 from tests.client.raw import BINARY, CLOSE, CONTINUATION, PING, TEXT, RawClient
 from tests.support import forgery

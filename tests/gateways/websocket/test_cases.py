@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import iotsphere
-from iotsphere.adapters.broker_stream import MessageStream
+from iotsphere.adapters.broker.stream import MessageStream
 from iotsphere.app import App
 from iotsphere.drivers.clock import ManualClock
 from iotsphere.drivers.memory.log import MemoryLog

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.typing import Subprotocol
 
-from iotsphere.adapters import client_delivery
+from iotsphere.adapters.client import delivery as client_delivery
 from iotsphere.adapters.envelope import browser_safe
 from iotsphere.gateways.websocket import WebSocketLimits
 from iotsphere.gateways.websocket import gateway as gateway_module

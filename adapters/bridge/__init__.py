@@ -1,0 +1,1 @@
+"""What a bridge carries, and how its topics are mapped."""

@@ -1,0 +1,1 @@
+"""Clients of the client protocol: their requests, subscriptions and answers, without a socket."""

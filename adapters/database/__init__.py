@@ -1,0 +1,1 @@
+"""Documents as every store keeps them, and their changes as messages."""

@@ -1,0 +1,1 @@
+"""Shadows as documents and as messages."""

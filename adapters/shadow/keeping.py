@@ -1,0 +1,80 @@
+"""What follows from changes of shadows: their versions are kept, and what people changed by hand becomes a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from ...entities.errors import IotSphereError, RequestInvalid
+from ...entities.shadow import is_shadow_key, shadow_key
+from ...use_cases.ports.clock import Clock
+from ...use_cases.ports.database import Change, Database, Write
+from ...use_cases.shadow.history import HISTORY, history_key
+from ...use_cases.shadow.shadows import Shadows
+from ...use_cases.shadow.writer import SHADOWS
+from .body import history_body, versions
+
+log = structlog.get_logger("iotsphere.changes")
+
+KEPT_MS: Final = 30 * 24 * 3600 * 1000
+
+
+class ShadowKeeping:
+    """Called with each batch of changes that were told. Repeating is safe.
+
+    ``unkept`` counts versions that cannot be kept, and changes by hand that cannot become a version: what people have
+    written there does not fit into a shadow, and must not keep the others waiting.
+    """
+
+    def __init__(self, database: Database, shadows: Shadows, clock: Clock) -> None:
+        self._database = database
+        self._shadows = shadows
+        self._clock = clock
+        self.unkept = 0
+
+    async def __call__(self, changes: Sequence[Change]) -> None:
+        """Keep versions, and adopt. Raises Unavailable."""
+        mine = [change for change in changes if change.collection == SHADOWS.name and is_shadow_key(change.key)]
+        await self._keep(mine)
+        for change in mine:
+            if change.whole:
+                await self._adopt(change)
+
+    async def _adopt(self, change: Change) -> None:
+        try:
+            await self._shadows.adopt(shadow_key(change.key), change.before, change.after)
+        except IotSphereError as error:
+            if error.retry:
+                raise
+            self._pass_over(change.key, error)
+
+    async def _keep(self, changes: Sequence[Change]) -> None:
+        expires = self._clock.now() + KEPT_MS
+        writes: dict[str, Write] = {}
+        for change in changes:
+            if change.after is None or not change.after.get("version"):
+                continue
+            key = shadow_key(change.key)
+            known = 0 if change.before is None else change.before.get("version", 0)
+            for version in versions(change.before, change.after):
+                number = version.get("version")
+                if type(number) is int and number > 0 and number != known:
+                    place = history_key(key, number)
+                    writes.setdefault(place, Write(place, None, history_body(key, version, expires)))
+        try:
+            await self._database.write(HISTORY.name, list(writes.values()))
+        except RequestInvalid:  # nothing was written: see which of them it was
+            for write in writes.values():
+                await self._keep_one(write)
+
+    async def _keep_one(self, write: Write) -> None:
+        try:
+            await self._database.write(HISTORY.name, [write])
+        except RequestInvalid as error:
+            self._pass_over(write.key, error)
+
+    def _pass_over(self, key: str, error: IotSphereError) -> None:
+        self.unkept += 1
+        log.warning("version_not_kept", key=key, code=error.code, message=error.message)

@@ -1,0 +1,1 @@
+"""Who may come in, how often, and when they are sent away again."""

@@ -1,0 +1,1 @@
+"""Changes of the database on their way to messages."""

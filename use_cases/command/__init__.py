@@ -1,0 +1,1 @@
+"""Commands and rollouts: their life, kept and driven by evidence."""

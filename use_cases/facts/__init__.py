@@ -1,0 +1,1 @@
+"""Processors, which fold facts of the log into something else."""

@@ -1,0 +1,1 @@
+"""MQTT sessions as cursors: their state, exactly-once publishing, presence and wills."""

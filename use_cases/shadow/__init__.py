@@ -1,0 +1,1 @@
+"""Shadows of devices: changing, folding, keeping and looking."""

@@ -1,0 +1,1 @@
+"""Shared subscriptions: each message to one member, in order per device."""
