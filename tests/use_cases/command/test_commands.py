@@ -18,8 +18,7 @@ from iotsphere.entities.position import Partition, Position
 from iotsphere.use_cases.command.commands import Commands, Order
 from iotsphere.use_cases.command.documents import COMMANDS
 from iotsphere.use_cases.ports.message_log import Appended
-
-from .stage import soon
+from tests.use_cases.stage import soon
 
 ID = "00000000-0000-4000-8000-0000000000c3"
 PARTITION = Partition("iotsphere", "commands", 0)

@@ -25,8 +25,7 @@ from iotsphere.use_cases.ports.database import Outcome, Write
 from iotsphere.use_cases.shadow import writer as shadow_writer
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
-
-from .shadow_house import DOMAIN, KEY, KINDS, House, at_offset, open_house, place_of, said, wanted
+from tests.use_cases.shadow_house import DOMAIN, KEY, KINDS, House, at_offset, open_house, place_of, said, wanted
 
 
 @pytest.fixture(params=KINDS)

@@ -18,9 +18,8 @@ from iotsphere.entities.shadow import Shadow, ShadowKey
 from iotsphere.entities.shadow_changes import Wanted, deliver, desire
 from iotsphere.entities.shadow_reports import Report, report
 from iotsphere.use_cases.ports.database import Body, Change
+from tests.adapters import golden
 from tests.support.rooms import Rooms, open_rooms
-
-from . import golden
 
 AT = 1_772_000_000_000
 KEY = ShadowKey("iotsphere", "dev-1")

@@ -12,8 +12,7 @@ from iotsphere.entities.fleet import parse_fleet_filter
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.use_cases import fleet
 from iotsphere.use_cases.ports.database import Write
-
-from .shadow_house import DOMAIN, KEY, KINDS, House, open_house, place_of, said, wanted
+from tests.use_cases.shadow_house import DOMAIN, KEY, KINDS, House, open_house, place_of, said, wanted
 
 
 @pytest.fixture(params=KINDS)

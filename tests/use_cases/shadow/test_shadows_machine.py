@@ -19,8 +19,7 @@ from iotsphere.entities.shadow import Answer, Shadow, ShadowKey
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadow.shadows import Shadows
 from tests.entities.json_values import PATCHES, plain_merge
-
-from .shadow_house import KEY, House, at_offset, open_house, said, wanted
+from tests.use_cases.shadow_house import KEY, House, at_offset, open_house, said, wanted
 
 WRITERS = st.lists(st.tuples(st.integers(0, 2), PATCHES), min_size=1, max_size=6)
 

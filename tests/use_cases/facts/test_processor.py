@@ -22,8 +22,7 @@ from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Partition
 from iotsphere.use_cases.ports.message_log import MessageLog, Tally
 from tests.support.waiting import until
-
-from .folding import (
+from tests.use_cases.folding import (
     CHANNEL,
     CHANNELS,
     DOMAIN,

@@ -21,8 +21,7 @@ from iotsphere.use_cases.changes.propagate import HEARTBEATS, ChangeStores, Prop
 from iotsphere.use_cases.ports.database import Change, Collection, Stored, Write
 from iotsphere.use_cases.ports.message_log import Appended
 from iotsphere.use_cases.publish import MessagePublishUseCase
-
-from .stage import DOMAIN, Stage, soon
+from tests.use_cases.stage import DOMAIN, Stage, soon
 
 THINGS = Collection("things", watched=True)
 KEY = f"{DOMAIN}/t1"

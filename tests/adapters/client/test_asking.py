@@ -15,7 +15,7 @@ from iotsphere.containers.state import State
 from iotsphere.entities.errors import DatabaseUnavailable
 from iotsphere.use_cases.access.rate_limit import Rate
 from iotsphere.use_cases.users import Fact
-from tests.adapters.test_client_session import Client
+from tests.adapters.client.test_session import Client
 from tests.client.house import EVERYTHING, House, open_house
 from tests.support.waiting import until
 from tests.use_cases.stage import DOMAIN

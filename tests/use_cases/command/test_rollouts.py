@@ -18,8 +18,7 @@ from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
-
-from .test_commands import House
+from tests.use_cases.command.test_commands import House
 
 ID = "00000000-0000-4000-8000-00000000aaaa"
 SPEC = Rollout(
