@@ -1,0 +1,133 @@
+"""What a job is: readings in, a frame out, and one way to keep it, the same in batch and in stream."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ....entities.errors import RequestInvalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Module and caption, so that the list needs neither Spark nor what else a job imports.
+JOBS: Final[Mapping[str, str]] = {
+    "lake": "keep every reading in a Delta table that DuckDB, pandas and Spark open",
+    "rollup": "count, extremes, mean, last and percentiles per minute, hour and day",
+    "anomaly": "raise and clear alerts on devices/batch/alerts where a metric leaves its usual range",
+    "health": "per device: last seen, gaps, uptime, battery trend and silence",
+    "status": "tell the fleet's summary on devices/batch/status every few seconds",
+    "quality": "gaps, duplicates, clock skew, values out of range and schema drift",
+    "report": "one self-contained HTML page about the fleet",
+}
+Counts = Mapping[str, int]
+
+
+class Option(NamedTuple):
+    """Something to be set with ``--set name=value``; its type is that of the default."""
+
+    name: str
+    default: str | int | float | bool
+    meaning: str
+
+
+class Announcement(NamedTuple):
+    """A result to be published in the log.
+
+    ``key``: what it is about and which version of it; the message id is made of the job's name and version, the topic
+    and this, so that the same result told again is the same message. ``topic``: below ``devices/batch``, such as
+    ``alerts``. ``at``: ms since 1970, the time that the message states.
+    """
+
+    key: str
+    topic: str
+    domain: str
+    payload: Mapping[str, Any]
+    at: int | None = None
+
+
+def _tell_nobody(_: Iterable[Announcement]) -> int:
+    raise RequestInvalid("this job publishes its results: say where with --gateway ws://HOST:PORT and a token")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job, as the job sees it.
+
+    ``options``: a value for each option of the job. ``application``: names the checkpoint; a new checkpoint has a new
+    one, and each batch run too, so a sink that remembers (application, batch) skips nothing that it has not got.
+    ``following``: in stream. ``output``: file or folder for results. ``database``: ``mongodb://…/NAME``, or the folder
+    of the embedded one. ``announce``: publishes results, returns how many were new; raises Unavailable.
+    """
+
+    options: Mapping[str, Any]
+    application: str
+    following: bool
+    output: Path
+    database: str
+    announce: Callable[[Iterable[Announcement]], int] = _tell_nobody
+
+
+def _no_counts(_: Run) -> Counts:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job. ``version`` grows when state or results of an older one can not be gone on with.
+
+    ``transform(readings, run)`` is pure. ``write(result, run, batch)`` keeps the result and returns counts for the
+    summary; it may be called again with the same batch number after a crash, and must then change nothing. Each use
+    of the frame in ``write`` reads the log again: persist it where it is used twice.
+
+    ``stateful`` False: both are called with each micro-batch by itself. True: the transform is applied to the stream
+    itself and may use Spark's state; ``mode`` is its output mode. In a batch run both are called once, with batch 0.
+    ``tick`` is called every few seconds in a stream, never at the same time as ``write``, also when nothing arrives.
+    ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
+    depends on. ``output``: the default place of the results in the data folder.
+    """
+
+    name: str
+    version: int
+    transform: Callable[[DataFrame, Run], DataFrame]
+    write: Callable[[DataFrame, Run, int], Counts]
+    stateful: bool = False
+    mode: str = "append"
+    follows: bool = True
+    options: tuple[Option, ...] = ()
+    state_options: tuple[str, ...] = ()
+    output: str = ""
+    tick: Callable[[Run], Counts] = field(default=_no_counts)
+    maintain: Callable[[Run], Counts] | None = None
+
+    def settings(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """A value for each option. Raises RequestInvalid for an unknown name or a value of another type."""
+        known = {option.name: option for option in self.options}
+        if unknown := sorted(given.keys() - known.keys()):
+            raise RequestInvalid(f"{self.name} has no option {unknown[0]!a}; it has {', '.join(known) or 'none'}")
+        values: dict[str, Any] = {option.name: option.default for option in self.options}
+        values.update((name, _parsed(known[name], text)) for name, text in given.items())
+        return values
+
+
+def _parsed(option: Option, text: str) -> str | int | float | bool:
+    kind = type(option.default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (KeyError, ValueError) as error:
+        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise RequestInvalid(f"{option.name}={text!a} is not {words[kind]}") from error
+
+
+def load(name: str) -> Job:
+    """The job of a name. Raises RequestInvalid."""
+    if name not in JOBS:
+        raise RequestInvalid(f"there is no job {name!a}; there are {', '.join(JOBS)}")
+    job = importlib.import_module(f"{__name__}.{name}").JOB
+    assert isinstance(job, Job)
+    return job

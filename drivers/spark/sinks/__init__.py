@@ -1,0 +1,1 @@
+"""Where jobs put their results; writing the same batch again changes nothing."""
