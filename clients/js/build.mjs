@@ -1,0 +1,23 @@
+// Builds lib/: the module as it is read, the same minified for pages, and the types.
+import { execFileSync } from "node:child_process";
+import { rmSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const here = fileURLToPath(new URL(".", import.meta.url));
+const lib = process.argv[2] ?? `${here}lib`;
+const options = {
+  absWorkingDir: here,
+  entryPoints: ["src/index.ts"],
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  charset: "utf8",
+  mangleProps: /^_[a-z]/, // what the parts share and callers do not see
+  banner: { js: "/* IoTSphere client, Apache-2.0 */" },
+};
+
+rmSync(lib, { recursive: true, force: true });
+await build({ ...options, outfile: `${lib}/iotsphere.js`, mangleProps: undefined });
+await build({ ...options, outfile: `${lib}/iotsphere.min.js`, minify: true });
+execFileSync(process.execPath, [`${here}node_modules/typescript/bin/tsc`, "-p", here, "--outDir", `${lib}/types`], { stdio: "inherit" });
