@@ -94,6 +94,7 @@ class Edge:
         received_at: int,
         *,
         retain: bool = False,
+        qos: int = 2,
         message_id: str | None = None,
         expires_at: int = 0,
         correlation_id: str | None = None,
@@ -104,7 +105,7 @@ class Edge:
         """Make a record of a payload, plain or a whole envelope. Times are ms since 1970; ``expires_at`` 0 = never.
 
         What an envelope states itself wins over what its transport says; of two expiries the earlier one holds.
-        ``extra``: as ``encode_extras`` writes it. Raises MessageRefused with a dead-letter reason as ``code``.
+        ``extra``: as ``encode_extras`` writes it; ``qos``: as ``Record`` has it. Raises MessageRefused with a dead-letter reason as ``code``.
         """
         try:
             if len(payload) > MAX_PAYLOAD_BYTES:
@@ -124,9 +125,9 @@ class Edge:
                     extra=extra,
                 )
                 if enveloped:
-                    return self._admit_envelope(route, value, received_at, given, retain=retain)
+                    return self._admit_envelope(route, value, received_at, given, retain=retain, qos=qos)
                 stamp = _stamp_of(route, value, received_at)
-                return self._compose(route, Payload(value, text), received_at, stamp, given, retain=retain)
+                return self._compose(route, Payload(value, text), received_at, stamp, given, retain=retain, qos=qos)
         except MessageRefused as error:
             if message_id is not None and is_message_id(message_id):
                 error.facts.setdefault("message_id", message_id)
@@ -138,13 +139,13 @@ class Edge:
             time = stamp.timestamp
             if time == received_at and stamp.quality is not None:
                 content = Payload(value, text)
-                return self._compose(route, content, received_at, stamp, NOTHING_CLAIMED, retain=retain)
+                return self._compose(route, content, received_at, stamp, NOTHING_CLAIMED, retain=retain, qos=qos)
             if time != received_at:
                 plain = b"".join((route.stamped, iso_bytes(received_at), _STAMPED_SEAMS[stamp.quality]))
         minted = self._mint(received_at)
         body = b"".join((_HEAD, minted.encode(), _TIMESTAMP, iso_bytes(time), plain, text, b"}"))
         # Past NamedTuple's own constructor, which costs nearly as much as parsing a small payload.
-        return tuple.__new__(Record, (route.partition, route.topic.text, minted, body, time, 0, retain, True))
+        return tuple.__new__(Record, (route.partition, route.topic.text, minted, body, time, 0, retain, True, qos))
 
     def dead_letter(
         self,
@@ -176,9 +177,7 @@ class Edge:
         if letter.message_id is not None:
             facts = "\n".join((principal.identity, letter.topic, letter.message_id, letter.sha256))
             claims = Claims(message_id=derived(sha256(facts.encode("utf-8", "backslashreplace")).digest()[:16]))
-        return self._compose(
-            route, Payload({}, letters.encode(letter)), received_at, Stamp(received_at), claims, retain=False
-        )
+        return self._compose(route, Payload({}, letters.encode(letter)), received_at, Stamp(received_at), claims)
 
     def _route(self, topic: Topic, source: str) -> Route:
         partitions = self._partitions(topic.domain, topic.channel)
@@ -197,20 +196,28 @@ class Edge:
         )
 
     def _admit_envelope(
-        self, route: Route, value: dict[str, object], received_at: int, given: Claims, *, retain: bool
+        self, route: Route, value: dict[str, object], received_at: int, given: Claims, *, retain: bool, qos: int
     ) -> Record:
         metadata = value["metadata"]
         try:
             claims = joined(read_claims(metadata, route.topic.text), given)
             stamp = Stamp(received_at) if claims.time is None else judge(claims.time, received_at)
-            return self._compose(route, of_value(value["payload"]), received_at, stamp, claims, retain=retain)
+            return self._compose(route, of_value(value["payload"]), received_at, stamp, claims, retain=retain, qos=qos)
         except MessageRefused as error:
             if (stated := stated_id(metadata)) is not None:
                 error.facts["message_id"] = stated
             raise
 
     def _compose(
-        self, route: Route, content: Payload, received_at: int, stamp: Stamp, claims: Claims, *, retain: bool
+        self,
+        route: Route,
+        content: Payload,
+        received_at: int,
+        stamp: Stamp,
+        claims: Claims,
+        *,
+        retain: bool = False,
+        qos: int = 2,
     ) -> Record:
         if claims.expires_at and claims.expires_at <= received_at:
             raise MessageRefused(
@@ -244,6 +251,7 @@ class Edge:
             claims.expires_at,
             retain,
             claims.message_id is None,
+            qos,
         )
 
 

@@ -18,6 +18,7 @@ _CRC: Final = struct.Struct("<I")
 _FORMAT: Final = 1
 _RETAIN: Final = 1
 _MINTED: Final = 2
+_QOS: Final = 2  # of the bits that say how much less than 2 the QoS is, so that older records have 2
 _START: Final = _CRC.size + _HEAD.size
 _new: Final = tuple.__new__
 
@@ -28,10 +29,10 @@ class CorruptRecord(ValueError):
 
 def pack(record: Record, appended_at: int) -> bytes:
     """Turn a record into its stored form."""
-    _, topic_text, id_text, body, timestamp, expires_at, retain, minted = record
+    _, topic_text, id_text, body, timestamp, expires_at, retain, minted, qos = record
     message_id = id_text.encode()
     topic = topic_text.encode()
-    flags = (_RETAIN if retain else 0) | (_MINTED if minted else 0)
+    flags = (_RETAIN if retain else 0) | (_MINTED if minted else 0) | (2 - qos) << _QOS
     head = _HEAD.pack(_FORMAT, flags, appended_at, timestamp, expires_at, len(message_id), len(topic))
     rest = b"".join((head, message_id, topic, body))
     return _CRC.pack(crc32(rest)) + rest
@@ -59,5 +60,6 @@ def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
         expires_at,
         flags & _RETAIN != 0,
         flags & _MINTED != 0,
+        2 - (flags >> _QOS & 3),
     )
     return _new(Entry, (position, appended_at, _new(Record, facts)))

@@ -62,7 +62,8 @@ class Record(NamedTuple):
 
     ``body``: the whole envelope, UTF-8 JSON. ``timestamp``, ``expires_at``: ms since 1970; 0 = never expires.
     ``retain``: it is its topic's retained value (MQTT 5 section 3.3.1.3). ``minted``: the gateway made the message id
-    for this very append, so no sender can repeat it and no dedupe index has to remember it.
+    for this very append, so no sender can repeat it and no dedupe index has to remember it. ``qos``: of its publication,
+    0 to 2, and of its delivery at most; 2 for whatever did not come over MQTT.
     """
 
     partition: Partition
@@ -73,6 +74,7 @@ class Record(NamedTuple):
     expires_at: int = 0
     retain: bool = False
     minted: bool = False
+    qos: int = 2
 
 
 class Entry(NamedTuple):

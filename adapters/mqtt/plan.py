@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ...entities.message import Entry, Record
+from ...entities.message import Entry
 from ...entities.position import Partition, Position
 from ...use_cases.session.state import Wanted
 
@@ -17,7 +17,7 @@ NOWHERE: Final = Position(0, 0)
 
 
 class Plan(NamedTuple):
-    """How a message is sent. ``no_local``: not to the client that published it. ``watched``: somebody follows its fate."""
+    """How a message is sent. ``qos``: at most (MQTT 5 section 3.8.4). ``no_local``: not to the client that published it. ``watched``: somebody follows its fate."""
 
     qos: int
     as_published: bool
@@ -71,10 +71,6 @@ class Plans:
             chosen = (each for each in self.wanted.values() if each.filter.matches(topic))
             plan = self._plans[topic] = self._together(topic, chosen)
             return plan
-
-    def retained_qos(self, record: Record, wanted: Wanted) -> int:  # noqa: ARG002  (a playground asks the record)
-        """The QoS of a retained value that is sent for a filter."""
-        return wanted.qos
 
     def reached(self, positions: Mapping[Partition, Position]) -> None:
         """Forget since when a filter counts, in partitions where everything before that was passed."""

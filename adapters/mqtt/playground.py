@@ -3,7 +3,7 @@
 What a guest publishes to ``TopicA/B`` lies in the log under ``{domain}/playground/topics/.TopicA/.B``. Each level gets a
 dot in front, since the space has no empty level, and topics that begin with ``$`` lie beside the others, so that no
 wildcard at the beginning of a filter selects them (MQTT 5 section 4.7.2). The payload is any bytes, so it travels as
-base64 in a JSON object, beside the QoS at which it came and the properties that MQTT hands on. Everything between, from
+base64 in a JSON object, beside the properties that MQTT hands on. Everything between, from
 the edge to the log and back to the client's window, is what every device uses.
 """
 
@@ -16,14 +16,12 @@ from typing import Final, NamedTuple
 import orjson
 
 from ...entities.errors import FilterInvalid, Forbidden, TopicInvalid
-from ...entities.message import Entry, Record
+from ...entities.message import Record
 from ...entities.principal import Principal, parse_grant
 from ...entities.topic import PLAYGROUND, Topic, parse_filter
-from ...use_cases.session.state import Wanted
 from ..edge import Edge, Route
 from . import packets as p
 from .life import Event
-from .plan import Plan, Plans
 from .properties import NONE, PUBLISH, Properties, decode_properties, encode_properties
 
 NOT_FOR_SUBSCRIBERS: Final = ("test/nosubscribe", "nosubscribe")
@@ -36,7 +34,6 @@ class Handed(NamedTuple):
 
     topic: bytes
     payload: bytes
-    qos: int
     properties: Properties
 
 
@@ -101,27 +98,10 @@ class Playground:
         """A record as a guest gets it."""
         topic = record.topic.split("/", 3)[3][1:].replace("/.", "/").encode()
         if not record.body:
-            return Handed(topic, b"", 0, NONE)
+            return Handed(topic, b"", NONE)
         said = orjson.loads(record.body)["payload"]
         properties, _ = decode_properties(block := b64decode(said["properties"]), 0, len(block), PUBLISH)
-        return Handed(topic, b64decode(said["data"]), said["qos"], properties)
-
-
-class PlaygroundPlans(Plans):
-    """As for everybody, but no message comes at a higher QoS than it was published at (MQTT 5 section 3.8.4)."""
-
-    def __init__(self, playground: Playground) -> None:
-        super().__init__()
-        self._playground = playground
-
-    def of(self, entry: Entry) -> Plan | None:
-        """How the entry is sent; None: not at all."""
-        plan = super().of(entry)
-        return plan and plan._replace(qos=min(plan.qos, self._playground.handed(entry.record).qos))
-
-    def retained_qos(self, record: Record, wanted: Wanted) -> int:
-        """The QoS of a retained value that is sent for a filter."""
-        return min(wanted.qos, self._playground.handed(record).qos)
+        return Handed(topic, b64decode(said["data"]), properties)
 
 
 class PlaygroundEdge(Edge):
@@ -154,7 +134,6 @@ def _wrapped(payload: bytes, flags: int, properties: Properties = NONE) -> bytes
         user_properties=properties.user_properties,
     )
     said = {
-        "qos": flags >> 1 & 3,
         "data": b64encode(payload).decode(),
         "properties": b64encode(encode_properties(handed_on)).decode(),
     }

@@ -57,6 +57,7 @@ def will_records(edge: Edge, will: Will, now: int) -> list[Record]:
                 will.payload,
                 now,
                 retain=retain,
+                qos=will.flags >> 1 & 3,
                 message_id=will.message_id,
                 expires_at=says.expires_at,
                 correlation_id=says.correlation_id,

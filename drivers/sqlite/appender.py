@@ -82,7 +82,7 @@ class GroupAppender:
         positions: list[Position] = []
         duplicates: list[int] = []
         for record, stored in zip(records, packed, strict=True):
-            partition, _, message_id, _, _, _, _, minted = record
+            partition, _, message_id, _, _, _, _, minted, _ = record
             draft = drafts.get(partition)
             if draft is None:
                 draft = drafts[partition] = self._draft(partition)

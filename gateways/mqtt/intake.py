@@ -121,7 +121,7 @@ class MqttIntake:
                 way = self._way(topic)
             if payload and isinstance(way, Route):
                 try:
-                    add(admit(way, payload, now, retain=first & 1 == 1))
+                    add(admit(way, payload, now, retain=first & 1 == 1, qos=first >> 1 & 3))
                     size += len(payload)
                 except MessageRefused as error:
                     self._refuse(batch, message, error)
@@ -182,6 +182,7 @@ class MqttIntake:
             packet.payload,
             now,
             retain=bool(packet.flags & p.RETAIN),
+            qos=packet.qos,
             message_id=message_id,
             expires_at=says.expires_at,
             correlation_id=says.correlation_id,

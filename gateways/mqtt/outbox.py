@@ -13,7 +13,6 @@ from typing import Final
 
 from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
-from ...adapters.mqtt.playground import PlaygroundPlans
 from ...adapters.mqtt.session import Session
 from ...entities.message import Entry, Record
 from ...entities.position import Gap, Partition, Position
@@ -41,9 +40,8 @@ class MqttOutbox:
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, flush: Callable[[], None]) -> None:
         self.told: Callable[[Gap], None] | None = None
         self.full = False
-        care, playground = door.use.care if principal.kind == "device" else None, door.use.playground
-        watched = care.watches if care is not None else None
-        self.plans = Plans(watched) if playground is None else PlaygroundPlans(playground)
+        care = door.use.care if principal.kind == "device" else None
+        self.plans = Plans(care.watches if care is not None else None)
         self.standing = Standing(session, self.plans)
         self.sender = MqttSender(door, session, principal, self.plans, self.standing)
         self._care = care

@@ -43,7 +43,7 @@ class Parts:
         """The parts of any record."""
         topic, body, properties = record.topic.encode(), record.body, NONE
         if self._playground is not None:
-            topic, body, _, properties = self._playground.handed(record)
+            topic, body, properties = self._playground.handed(record)
         elif self._version == p.MQTT_5:
             properties = handed_on(record)
         if self._version == p.MQTT_5 and (identifiers or record.expires_at):

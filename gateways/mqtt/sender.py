@@ -75,7 +75,7 @@ class MqttSender:
                 self._counts["superseded"] += 1
                 return self._pass_over(entry, Tally(superseded=1))
             tag = Watched(place, record)
-        qos = plan.qos if again is None else again.qos
+        qos = min(plan.qos, record.qos) if again is None else again.qos
         if qos and self._session.outgoing.window.free <= 0:
             return -1
         flags |= qos << 1 | (p.RETAIN if plan.as_published and record.retain else 0)
@@ -105,7 +105,7 @@ class MqttSender:
         identifiers: tuple[int, ...]
         if wanted is not None:
             identifiers = (wanted.identifier,) if wanted.identifier else ()
-            qos = self._plans.retained_qos(record, wanted)
+            qos = wanted.qos
         else:
             plan = self._plans.of_topic(record.topic)
             if plan is None:
@@ -113,6 +113,7 @@ class MqttSender:
                     self._session.outgoing.abandon(again.packet_id)
                 return 0
             qos, identifiers = plan.qos, plan.identifiers
+        qos = min(qos, record.qos)
         if again is not None:
             qos, packet_id = again.qos, again.packet_id
             flags |= p.DUP if packet_id else 0

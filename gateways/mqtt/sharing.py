@@ -109,7 +109,7 @@ class MqttShares:
         self._ready[text] = None
         handout, entry = item
         record = entry.record
-        qos = self._outbox.plans.retained_qos(record, wanted)
+        qos = min(wanted.qos, record.qos)
         flags = qos << 1 | (p.RETAIN if wanted.retain_as_published and record.retain else 0)
         size = self._outbox.send_shared(record, flags, (wanted.identifier,) if wanted.identifier else (), handout)
         if not qos or not size:  # nobody will answer it

@@ -133,7 +133,7 @@ def test_a_plain_payload_becomes_a_record() -> None:
     record = admit(b'{"temperature": 21.5}', retain=True)
     assert record[:3] == (EDGE.route(DEVICE, TELEMETRY).partition, TELEMETRY, record.message_id)
     assert minted_at(record.message_id) == NOW
-    assert record[4:] == (NOW, 0, True, True)
+    assert record[4:] == (NOW, 0, True, True, 2)
     message = decode(record.body)
     assert message.payload == b'{"temperature":21.5}'
     assert message.metadata.message_id == record.message_id

@@ -19,7 +19,16 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 # A text of 65,535 bytes at most, as the layout has it.
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 records = st.builds(
-    Record, st.just(PARTITION), texts, texts, st.binary(max_size=2_000), int64, int64, st.booleans(), st.booleans()
+    Record,
+    st.just(PARTITION),
+    texts,
+    texts,
+    st.binary(max_size=2_000),
+    int64,
+    int64,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2),
 )
 
 

@@ -42,6 +42,7 @@ def record(
         expires_at,
         retain,
         minted,
+        number % 3,
     )
 
 
