@@ -74,6 +74,12 @@ class LastValues:
         values = self._values.get(partition[:2], {}).get(topic)
         return values.last if values is not None else None
 
+    def below(self, stem: str) -> Iterator[Entry]:
+        """The last entry of each topic of one device or user; ``stem``: ``domain/devices/ID`` or ``domain/users/ID``."""
+        domain = stem.partition("/")[0]
+        for topic, channel in list(self._below.get(stem, {}).items()):
+            yield self._values[domain, channel][topic].last
+
     def latest(self, filters: Iterable[TopicFilter]) -> Iterator[Entry]:
         """The last entry of each topic that a filter selects, each topic once."""
         return (values.last for values in self._select(filters))

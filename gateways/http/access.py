@@ -17,13 +17,16 @@ from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInval
 from ...entities.principal import OPERATOR, Principal
 from ...use_cases.access.authenticate import Authenticate
 from ...use_cases.access.devices import Devices
+from ...use_cases.access.sign_in import SignIn
 from ...use_cases.access.tokens import Tokens
 from ...use_cases.dead_letters import DeadLetters
 from ...use_cases.history import History
 from ...use_cases.ledger import Ledger
+from ...use_cases.overview import Overview
 from ...use_cases.ports.message_log import MessageLog
 from ...use_cases.ports.tokens import NOT_BELIEVED
 from ...use_cases.trace import Trace
+from .console_place import ConsolePlace
 
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -57,6 +60,9 @@ class HttpUseCases:
     cursor_key: bytes
     state: ClientState | None = None
     fleet: ClientFleet | None = None
+    overview: Overview | None = None
+    sign_in: SignIn | None = None
+    console: ConsolePlace | None = None
     measures: Sequence[Measure] = field(default=())
     checks: Sequence[Callable[[], Awaitable[None]]] = field(default=())
 
@@ -88,6 +94,7 @@ class Rule:
 PUBLIC: Final = Rule("public", public=True)
 OPERATORS: Final = Rule("operator", role=OPERATOR)
 PUBLISHERS: Final = Rule("publish", actions=frozenset(("publish", "command")))
+SIGNED_IN: Final = Rule("signed in")
 SUBSCRIBERS: Final = Rule("subscribe", actions=frozenset(("subscribe",)))
 
 _RULES: Final[dict[Endpoint, Rule]] = {}

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 
 from ...adapters.client.fleet import ClientFleet
-from ...adapters.http import queries
+from ...adapters.http import console_views, queries
 from ...adapters.http.models import FailureBody
+from ...adapters.http.models_console import OverviewBody, OverviewQuery
 from ...adapters.http.models_fleet import LabelsBody, RolloutBody, RolloutRequestBody, RolloutsBody, RolloutsQuery
 from ...entities.errors import NotFound
-from .access import OPERATORS, PUBLISHERS, Caller, RuledRoute, allow, answers, asks
+from .access import OPERATORS, PUBLISHERS, SUBSCRIBERS, Caller, RuledRoute, Use, allow, answers, asks
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"], route_class=RuledRoute)
 DeviceId = Annotated[str, Path(max_length=64, examples=["pump-7"])]
@@ -29,6 +30,20 @@ async def _fleet(request: Request) -> ClientFleet:
 
 
 Fleet = Annotated[ClientFleet, Depends(_fleet)]
+
+
+@router.get(
+    "/fleet",
+    summary="Show the fleet at a glance",
+    response_model=OverviewBody,
+    responses={200: answers(OverviewBody.example, "A page, by id; it may be empty and still have an `after`")},
+)
+@allow(SUBSCRIBERS)
+async def overview(query: Annotated[OverviewQuery, Query()], use: Use, caller: Caller) -> OverviewBody:
+    """Registered devices whose presence the caller may listen to: labels, presence, and the newest telemetry."""
+    if use.overview is None:
+        raise NotFound
+    return console_views.overview(await use.overview.page(caller, query.after, query.limit))
 
 
 @router.get(

@@ -22,7 +22,7 @@ from ...adapters.http.failures import body_of, headers_of, status_of
 from ...adapters.http.models import FailureBody
 from ...entities.errors import IotSphereError, NotFound, RequestInvalid
 from ..tls import HANDSHAKE_S
-from . import commands, dead_letters, fleet, identity, messages, shadows, status, users
+from . import commands, dead_letters, fleet, identity, messages, session, shadows, static, status, users
 from .access import HttpUseCases, answers, rule_of
 from .connection import MAX_HEAD_BYTES, Admission, HttpConnection, HttpLimits
 from .limits import BoundedRequests
@@ -38,7 +38,9 @@ ROUTERS: Final = (
     fleet.router,
     dead_letters.router,
     identity.router,
+    session.router,
     status.router,
+    static.router,
 )
 
 

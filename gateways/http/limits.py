@@ -56,8 +56,10 @@ class BoundedRequests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                date = formatdate(usegmt=True).encode()
-                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS, (b"date", date)]
+                own = list(message.get("headers", ()))
+                said = {name for name, _ in own}  # the console has a policy of its own, and is kept by browsers
+                added = [header for header in SECURITY_HEADERS if header[0] not in said]
+                message["headers"] = [*own, *added, (b"date", formatdate(usegmt=True).encode())]
             await send(message)
 
         try:

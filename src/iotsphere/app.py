@@ -17,7 +17,7 @@ import structlog
 from .containers import Container, make_container
 from .containers.tls import listeners_of
 from .drivers.secrets import Secrets, load_or_create
-from .endpoints import parse_address, shown, write_endpoints
+from .endpoints import console_link, parse_address, shown, write_endpoints
 from .entities.errors import RequestInvalid, Unavailable
 from .entities.principal import Principal
 from .settings import ROLES, Settings
@@ -57,7 +57,7 @@ class App:
         self.settings = settings = _fitted(settings, roles)
         self.roles = roles
         self.container = make_container(settings, secrets or load_or_create(settings.secrets_file))
-        self.endpoints: dict[str, str] = {}
+        self.endpoints: dict[str, str] = self.container.endpoints()
         self.stopped = asyncio.Event()
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
@@ -77,6 +77,13 @@ class App:
             issuer, "service:operator", grants, sorted(issuer.roles), OPERATOR_TOKEN_S
         )
         return issued.token
+
+    async def console_link(self) -> str | None:
+        """An address of the console that signs the operator in, once; None where this process serves none."""
+        if "http" not in self.endpoints or not self.settings.console:
+            return None
+        code = await self.container.sign_in().invite(self.settings.domains[0])
+        return console_link(self.endpoints["http"], code)
 
     async def __aenter__(self) -> Self:
         try:

@@ -27,6 +27,11 @@ def shown(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def console_link(http: str, code: str) -> str:
+    """The console's address with a sign-in code behind ``#``, which browsers keep to themselves."""
+    return f"{http.rstrip('/')}/#/sign-in/{code}"
+
+
 def write_endpoints(folder: Path, endpoints: Mapping[str, str]) -> Callable[[], None]:
     """Write where this process listens; returns how to take that back. Raises Unavailable."""
     path = folder / ENDPOINTS_FILE

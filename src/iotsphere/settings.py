@@ -120,6 +120,13 @@ class Settings(BaseSettings):
     websocket_origins: tuple[str, ...] = Field(
         default=(), description="Origins of web pages that may connect; empty = any (a token is needed all the same)"
     )
+    websocket_url: str = Field(
+        default="",
+        pattern=r"^$|^wss?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[\w./~-]*)?$",
+        description="URL at which browsers reach the WebSocket door, such as `wss://iot.example.org/live`; empty = the "
+        "console's host, at the port of this process's WebSocket door",
+    )
+    console: bool = Field(default=True, description="Serve the console at `/` of the HTTP door")
     retention_days: float = Field(
         default=7, gt=0, le=36_500, description="Days that messages are kept at least for their readers"
     )

@@ -26,6 +26,13 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
     "GET /ready": ({}, None),
     "GET /metrics": ({}, None),
     "GET /openapi.json": ({}, None),
+    "GET /": ({}, None),
+    "GET /console.json": ({}, None),
+    "GET /console/{path:path}": ({}, None),
+    "POST /api/v1/session": ({}, None),
+    "GET /api/v1/session": ({}, None),
+    "DELETE /api/v1/session": ({}, None),
+    "GET /api/v1/fleet": ({}, None),
     "POST /api/v1/messages": ({}, {"topic": TOPIC, "payload": {"x": CANARY}}),
     "GET /api/v1/messages": ({"filter": "iotsphere/#"}, None),
     "GET /api/v1/latest": ({"filter": "iotsphere/#"}, None),
@@ -66,7 +73,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
 
 # What callers with the right grants reach; all else but what is public is for operators.
 GRANTED = {
-    "POST /api/v1/messages", "GET /api/v1/messages", "GET /api/v1/latest",
+    "POST /api/v1/messages", "GET /api/v1/messages", "GET /api/v1/latest", "GET /api/v1/fleet",
     *(name for name in REQUESTS if "/shadow" in name or "/commands" in name or "/users/" in name or "/rollouts" in name),
 }  # fmt: skip
 # They are found by an id that tells nothing of where they belong, so a stranger is told that there are none.
@@ -77,7 +84,11 @@ LISTS = {
     "GET /api/v1/devices/{device_id}/commands", "GET /api/v1/users/{user_id}/notifications",
 }  # fmt: skip
 # They hold what the caller may see, which may be nothing.
-FILTERED = {"GET /api/v1/devices/{device_id}/shadows", "GET /api/v1/rollouts"}
+FILTERED = {"GET /api/v1/devices/{device_id}/shadows", "GET /api/v1/rollouts", "GET /api/v1/fleet"}
+# They are about the caller itself, whoever that is.
+SELF = {"GET /api/v1/session", "DELETE /api/v1/session"}
+# Public, since whoever calls it has nothing yet; without a code it lets nobody in.
+DOORSTEP = "POST /api/v1/session"
 # What every user may have without being known.
 OWN = {"GET /api/v1/users/{user_id}/preferences", "PATCH /api/v1/users/{user_id}/preferences"}
 
@@ -92,7 +103,8 @@ class World(NamedTuple):
     async def call(self, client: httpx.AsyncClient, name: str, **other_ids: str) -> httpx.Response:
         params, body = REQUESTS[name]
         method, path = name.split(" ")
-        return await client.request(method, path.format(**{**self.ids, **other_ids}), params=params, json=body)
+        path = path.replace("{path:path}", "app.js").format(**{**self.ids, **other_ids})
+        return await client.request(method, path, params=params, json=body)
 
     async def state(self) -> object:
         """All that a caller without rights could have changed."""
@@ -154,9 +166,11 @@ async def test_a5_every_route_has_a_rule_and_a_request_here(door: Door) -> None:
     assert all(isinstance(route, RuledRoute) for route in app.routes)
     told = rules(app)
     assert {name for name, rule in told.items() if rule == "public"} == {
-        "GET /healthz", "GET /ready", "GET /metrics", "GET /openapi.json",
+        "GET /healthz", "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console.json",
+        "GET /console/{path:path}", DOORSTEP,
     }  # fmt: skip
     assert {name for name, rule in told.items() if rule in ("publish", "subscribe")} == GRANTED
+    assert {name for name, rule in told.items() if rule == "signed in"} == SELF
 
 
 def test_a5_a_route_without_a_rule_cannot_be_made() -> None:
@@ -170,10 +184,14 @@ def test_a5_a_route_without_a_rule_cannot_be_made() -> None:
 
 async def test_every_route_serves_who_may_use_it(world: World) -> None:
     for name in sorted(
-        REQUESTS, key=lambda name: (name.startswith("DELETE"), "shadow" not in name, "rotate" in name, name)
+        REQUESTS,
+        key=lambda name: (name.startswith("DELETE"), "session" in name, "shadow" not in name, "rotate" in name, name),
     ):
         answer = await world.call(world.operator, name)
         expected = 422 if name.endswith("redrive") else answer.status_code  # its cause is not mended
+        if name == DOORSTEP:
+            assert answer.status_code == 401, "an operator's token is no code"
+            continue
         assert answer.status_code == expected
         assert answer.status_code in (200, 201, 204, 422), f"{name}: {answer.status_code} {answer.text}"
 
@@ -186,7 +204,7 @@ async def test_a5_anonymous_callers_get_nothing_from_any_route_that_is_not_publi
         for name in REQUESTS:
             answer = await world.call(anybody, name)
             assert CANARY not in answer.text
-            if told[name] == "public":
+            if told[name] == "public" and name != DOORSTEP:
                 assert answer.status_code == 200, name
             else:
                 assert answer.status_code == 401, name
@@ -211,14 +229,20 @@ async def test_a5_callers_without_the_role_or_the_grant_get_nothing(
     documents_before = (await world.state())[0]  # type: ignore[index]  # documents and log
     async with world.door.client(world.door.token(subject=subject, grants=grants, roles=roles)) as client:
         for name in REQUESTS:
+            if name == "DELETE /api/v1/session":
+                continue  # it would sign the caller out
             answer = await world.call(client, name)
             assert CANARY not in answer.text
-            if told[name] == "public":
+            if name == DOORSTEP:
+                assert answer.status_code == 401, name
+            elif told[name] == "public":
                 assert answer.status_code == 200, name
+            elif name in SELF:
+                assert (answer.status_code, answer.json()["name"]) == (200, subject.partition(":")[2]), name
             elif told[name] == "operator":
                 assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), name
             elif name in FILTERED and answer.status_code == 200:
-                assert list(answer.json().values()) == [[]], name
+                assert list(answer.json().values())[0] == [], name
             elif name in BY_ID and answer.status_code == 404:
                 assert answer.json()["error"]["code"] == "not_found", name
             else:
@@ -238,12 +262,14 @@ async def test_a5_an_operator_of_another_domain_reaches_nothing_of_this_one(worl
     ]
     async with world.door.client(world.door.token("other")) as other:
         for name in REQUESTS:
+            if name == "DELETE /api/v1/session":
+                continue  # it would sign the operator out
             answer = await world.call(other, name)
             assert CANARY not in answer.text, name
             assert ID not in answer.text, name
             if name in LISTS:
                 assert (answer.status_code, list(answer.json().values())) == (200, [[]]), name
-            elif "{" in name and name not in OWN and name != "DELETE /api/v1/tokens/{token_id}":
+            elif "{" in name and name not in OWN and not name.startswith(("GET /console/", "DELETE /api/v1/tokens/")):
                 assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), name
             if name in ("POST /api/v1/messages", "GET /api/v1/messages", "GET /api/v1/latest"):
                 assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), name

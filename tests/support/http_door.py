@@ -9,8 +9,10 @@ import httpx
 
 from iotsphere.adapters.http.publishing import HttpPublishing
 from iotsphere.drivers.memory.log import MemoryLog
-from iotsphere.gateways.http import HttpGateway, HttpLimits, HttpUseCases, Measure
+from iotsphere.gateways.http import ConsolePlace, HttpGateway, HttpLimits, HttpUseCases, Measure
+from iotsphere.use_cases.access.sign_in import SignIn
 from iotsphere.use_cases.access.tokens import operator
+from iotsphere.use_cases.overview import Overview
 from tests.support.rooms import Rooms, open_rooms
 
 CURSOR_KEY = b"c" * 32
@@ -21,6 +23,7 @@ class Door:
 
     def __init__(self, rooms: Rooms, limits: HttpLimits) -> None:
         self.rooms = rooms
+        self.sign_in = SignIn(rooms.documents, rooms.tokens, rooms.clock)
         self.gateway = HttpGateway(
             HttpUseCases(
                 authenticate=rooms.authenticate,
@@ -35,6 +38,9 @@ class Door:
                 cursor_key=CURSOR_KEY,
                 state=rooms.state.client,
                 fleet=rooms.state.fleet,
+                overview=Overview(rooms.devices, rooms.state.roster, rooms.last_values),
+                sign_in=self.sign_in,
+                console=ConsolePlace({"websocket": "ws://127.0.0.1:8765"}),
                 measures=(Measure("iotsphere_published", "Messages", lambda: rooms.publish.accepted),),
             ),
             limits,

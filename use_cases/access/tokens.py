@@ -85,6 +85,12 @@ class Tokens:
             raise RequestInvalid("a token id is 1 to 128 printable characters")
         await self._revocations.revoke_token(issuer.domain, token_id)
 
+    async def end(self, principal: Principal) -> None:
+        """Let the token that the principal itself shows count no longer: signing out. Raises RequestInvalid."""
+        if not _TOKEN_ID.match(principal.token_id):
+            raise RequestInvalid("this token carries no id of its own (`jti`), so it cannot be ended alone")
+        await self._revocations.revoke_token(principal.domain, principal.token_id)
+
     async def revoke_subject(self, issuer: Principal, subject: str) -> None:
         """Let no token or login that this subject has by now count any longer."""
         issuer.require_role(OPERATOR)

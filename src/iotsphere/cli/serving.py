@@ -80,11 +80,12 @@ async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_js
 
             sample = await stack.enter_async_context(demonstration(gateway))
         token = gateway.operator_token()
+        link = await gateway.console_link()
         if as_json:
-            line = {**gateway.endpoints, "data": str(settings.data), "token": token}
+            line = {**gateway.endpoints, "data": str(settings.data), "token": token, "console": link}
             print(json.dumps(line), flush=True)
         else:
-            _welcome(gateway, token, sample)
+            _welcome(gateway, (token, link), sample)
         await gateway.stopped.wait()
         if not as_json:
             out.print("Stopping; what was accepted is kept.")
@@ -92,7 +93,8 @@ async def _gateway(settings: Settings, roles: tuple[str, ...], demo: bool, as_js
         raise Unavailable(f"the gateway stopped by itself: {gateway.failure}; see the log lines above")
 
 
-def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
+def _welcome(gateway: Any, ways_in: tuple[str, str | None], sample: dict[str, str] | None) -> None:
+    token, link = ways_in
     table = Table.grid(padding=(0, 2))
     names = {"mqtt": "MQTT (devices)", "mqtts": "MQTT with TLS", "websocket": "WebSocket", "http": "HTTP API"}
     for name, place in gateway.endpoints.items():
@@ -126,5 +128,12 @@ def _welcome(gateway: Any, token: str, sample: dict[str, str] | None) -> None:
             highlight=False,
         )
     out.print("Proof:    iotsphere ledger", markup=False, highlight=False)
+    if link is not None:
+        out.print(
+            f"Console:  {link}\n          (signs in once, within 15 minutes; for another link: iotsphere console{folder})",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     out.print(f"Operator token (30 days): {token}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()

@@ -16,6 +16,7 @@ from ..drivers.clock import SystemClock
 from ..drivers.secrets import Secrets
 from ..settings import Settings
 from ..use_cases.access.revocations import Revocations
+from ..use_cases.access.sign_in import SignIn
 from ..use_cases.access.tokens import Tokens
 from ..use_cases.dead_letters import DeadLetters
 from ..use_cases.feed import Feed
@@ -23,6 +24,7 @@ from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.history import History
 from ..use_cases.last_values import LastValues
 from ..use_cases.ledger import Ledger
+from ..use_cases.overview import Overview
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
 from ..use_cases.sharing.sharing import Sharing
@@ -78,6 +80,7 @@ class Container(containers.DeclarativeContainer):
     access_tokens = providers.Singleton(parts.tokens_of, secrets, clock, settings)
     devices = providers.Singleton(parts.devices_of, documents, revocations, clock, secrets)
     tokens = providers.Singleton(Tokens, access_tokens, revocations, clock)
+    sign_in = providers.Singleton(SignIn, documents, tokens, clock)
     certificates: providers.Provider[Any] = providers.Singleton(tls.certificates_of, settings, clock)
     certificate_login = providers.Singleton(tls.login_of, settings, certificates, devices, clock)
     certificate_watch = providers.Singleton(tls.watch_of, settings, certificates, clock, edge, publish)
@@ -90,6 +93,8 @@ class Container(containers.DeclarativeContainer):
     state = providers.Singleton(states.State, ground, log, documents, mapped)
     client_state = providers.Callable(attrgetter("client"), state)
     requests = providers.Callable(attrgetter("requests"), state)
+    roster = providers.Callable(attrgetter("roster"), state)
+    overview = providers.Singleton(Overview, devices, roster, last_values)
 
     delivery = providers.Singleton(parts.delivery_of, feed, secrets)
     client_use_cases = providers.Singleton(
@@ -104,6 +109,7 @@ class Container(containers.DeclarativeContainer):
     http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates, requests)
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
     tls_measures = providers.Singleton(doors.tls_measures_of, certificates, certificate_watch)
+    endpoints: providers.Provider[Any] = providers.Singleton(dict)
     here: providers.Self[Any] = providers.Self()
     sharing = providers.Singleton(Sharing, log, documents, feed)
     sessions = providers.Singleton(parts.sessions_of, documents, log, clock, settings)

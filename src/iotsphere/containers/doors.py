@@ -77,7 +77,7 @@ def _mqtt_use_cases(box: Any, edge: Any, wills: Any) -> Any:
 
 
 def http_door(box: Any) -> Any:
-    from ..gateways.http import HttpGateway, HttpLimits, HttpUseCases
+    from ..gateways.http import ConsolePlace, HttpGateway, HttpLimits, HttpUseCases
 
     settings = box.settings()
     limits = HttpLimits(
@@ -98,6 +98,9 @@ def http_door(box: Any) -> Any:
         cursor_key=box.secrets().cursor,
         state=box.client_state(),
         fleet=box.state().fleet,
+        overview=box.overview(),
+        sign_in=box.sign_in(),
+        console=ConsolePlace(box.endpoints(), settings.websocket_url, settings.websocket_origins, settings.console),
         measures=(
             *box.measures(),
             *state_measures(box.state()),
