@@ -1,0 +1,179 @@
+"""Keeping a lake fit, beside its running writer: few files, sorted days, nothing too old, and a short log.
+
+Files are joined by tiers: those below 1 MiB when there are eight of them in a date, then those below 8 MiB, and so on.
+A row is so rewritten a few times at most, however slowly a date fills, and a date has a few dozen files at any time.
+When a date is over, its files are sorted by device and time once more, so that who asks for one device reads few.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError
+
+from .delta import ATTEMPTS, LOG, NO_HOOKS, PAUSE_S, DeltaLake
+from .parquet import DATE, DELTAS, NO_DICTIONARY, sync
+
+MIB: Final = 1024 * 1024
+TIERS: Final = (MIB, 8 * MIB, 64 * MIB, 256 * MIB)
+MANY: Final = 8
+CLOSED_AFTER: Final = timedelta(days=2)
+SORTED: Final = "sorted:"
+GROWN: Final = 1.2  # a sorted date that late rows made so much larger is sorted anew
+CHECKPOINT_EVERY: Final = 50
+SPILL_BYTES: Final = 512 * MIB
+WRITING: Final = WriterProperties(
+    compression="ZSTD",
+    max_row_group_size=500_000,
+    column_properties={
+        name: ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED" if name in DELTAS else "PLAIN")
+        for name in sorted(NO_DICTIONARY)
+    },
+)
+Files = Mapping[date, list[tuple[int, int]]]
+
+
+class Upkeep:
+    """The upkeep of a lake. ``keep_days``: 0 keeps all. ``vacuum_hours``: how long files stay that are not in it.
+
+    Each step is a commit of its own, or removes only what no version of the last ``vacuum_hours`` names; a writer's
+    files that are not committed yet are younger than that. Raises what ``DeltaLake.table`` raises.
+    """
+
+    def __init__(self, lake: DeltaLake, keep_days: int = 0, vacuum_hours: int = 24) -> None:
+        self.lake = lake
+        self._keep_days = keep_days
+        self._vacuum_hours = max(1, vacuum_hours)
+        self._done_at = time.monotonic()
+        self._vacuumed_at = 0.0
+        self._checkpoint = -1
+        self._sorted: dict[date, int] = {}
+
+    def is_due(self, every_s: float) -> bool:
+        """Tell whether the last time is so many seconds ago."""
+        return time.monotonic() - self._done_at >= every_s
+
+    def run(self, today: date | None = None) -> dict[str, int]:
+        """Do what is to be done. Returns ``joined``, ``removed`` and ``vacuumed`` files, and ``sorted`` dates."""
+        today = today or datetime.now(UTC).date()
+        counts = {
+            "removed": self._retire(today),
+            "joined": self._join(),
+            "sorted": self._sort(today),
+            "vacuumed": self._vacuum(),
+        }
+        self._shorten_log()
+        self._done_at = time.monotonic()
+        return {name: count for name, count in counts.items() if count}
+
+    def _retire(self, today: date) -> int:
+        if not self._keep_days:
+            return 0
+        oldest = today - timedelta(days=self._keep_days)
+        if not any(day < oldest for day in self._files()):
+            return 0
+        metrics = self._commit(lambda table: table.delete(f"{DATE} < '{oldest}'", post_commithook_properties=NO_HOOKS))
+        return int(metrics.get("num_removed_files", 0))
+
+    def _join(self) -> int:
+        joined = 0
+        for target in TIERS:
+            for day, files in self._files().items():
+                if sum(size < target for size, _ in files) >= MANY:
+                    joined += int(self._compact(day, target).get("numFilesRemoved", 0))
+        return joined
+
+    def _compact(self, day: date, target: int) -> dict[str, Any]:
+        return self._commit(
+            lambda table: table.optimize.compact(
+                partition_filters=[(DATE, "=", day.isoformat())],
+                target_size=target,
+                max_concurrent_tasks=1,
+                writer_properties=WRITING,
+                post_commithook_properties=NO_HOOKS,
+            )
+        )
+
+    def _sort(self, today: date) -> int:
+        """Sort each date that is over and has more than one file, once, and again when late rows made it grow."""
+        done = 0
+        for day, files in self._files().items():
+            rows = sum(count for _, count in files)
+            if day > today - CLOSED_AFTER or rows < self._sorted_rows(day) * GROWN:
+                continue
+            self._commit(partial(self._sort_one, day=day, rows=rows))
+            self._sorted[day] = rows
+            done += 1
+        return done
+
+    def _sorted_rows(self, day: date) -> int:
+        """How many rows a date had when it was sorted last; 0 when it never was."""
+        if day not in self._sorted:
+            self._sorted[day] = self.lake.table().transaction_version(SORTED + day.isoformat()) or 0
+        return self._sorted[day]
+
+    def _sort_one(self, table: DeltaTable, day: date, rows: int) -> dict[str, Any]:
+        mark = Transaction(SORTED + day.isoformat(), rows)
+        return table.optimize.z_order(
+            ["device_id", "event_time"],
+            partition_filters=[(DATE, "=", day.isoformat())],
+            target_size=TIERS[-1],
+            max_concurrent_tasks=1,
+            max_spill_size=SPILL_BYTES,
+            writer_properties=WRITING,
+            commit_properties=CommitProperties(app_transactions=[mark]),
+            post_commithook_properties=NO_HOOKS,
+        )
+
+    def _vacuum(self) -> int:
+        """Remove files that are in no version of late, those of killed workers too; a look at all files, so seldom."""
+        now = time.monotonic()
+        if self._vacuumed_at and now - self._vacuumed_at < 3_600:
+            return 0
+        self._vacuumed_at = now
+        gone = self.lake.table().vacuum(
+            retention_hours=self._vacuum_hours,
+            enforce_retention_duration=False,
+            dry_run=False,
+            full=True,
+            post_commithook_properties=NO_HOOKS,
+        )
+        return len(gone)
+
+    def _shorten_log(self) -> None:
+        """Write a checkpoint, and only when the disk has it remove the commits of before yesterday."""
+        table = self.lake.table()
+        version = table.version()
+        if version - self._checkpoint < CHECKPOINT_EVERY:
+            return
+        log = self.lake.folder / LOG
+        table.create_checkpoint()
+        for path in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint", log):
+            sync(path)
+        table.cleanup_metadata()
+        self._checkpoint = version
+
+    def _commit(self, step: Callable[[DeltaTable], dict[str, Any]]) -> dict[str, Any]:
+        """Do a step, again on the newest version when the writer was faster; give way when it always is."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return step(self.lake.table())
+            except CommitFailedError:
+                time.sleep(PAUSE_S * attempt)
+        return {}
+
+    def _files(self) -> Files:
+        """Size and rows of the files of each date."""
+        facts = pa.table(self.lake.table().get_add_actions(flatten=True))
+        found: defaultdict[date, list[tuple[int, int]]] = defaultdict(list)
+        columns = (facts[f"partition.{DATE}"], facts["size_bytes"], facts["num_records"])
+        for day, size, rows in zip(*(column.to_pylist() for column in columns), strict=True):
+            found[day].append((size, rows))
+        return found
