@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..entities.position import Gap, Partition, Position
 
 BEGINNING = Position(0, 0)
+
+
+class Span(NamedTuple):
+    """What can be read of a range: the offsets after ``start`` up to and with ``end``, and what is gone around them."""
+
+    start: int
+    end: int
+    before: Gap | None
+    beyond: Gap | None
 
 
 class Lineage:
@@ -52,3 +62,21 @@ class Lineage:
         if after.offset < first - 1:
             return first - 1, Gap(partition, after.offset + 1, first - 1, "retention")
         return after.offset, None
+
+    def span(self, partition: Partition, after: Position, upto: Position, first: int, last: int) -> Span:
+        """What is left of the range after one position up to another, where ``first`` to ``last`` are retained."""
+        start, before = self.locate(partition, after, first, last)
+        end, beyond = self.locate(partition, upto, first, last)
+        if beyond is not None and beyond.reason == "retention":
+            end, beyond = upto.offset, None
+        elif beyond is not None and upto.epoch not in (epoch for epoch, _ in self._starts):
+            end = start
+        return Span(start, end, clipped(before, end), beyond)
+
+
+def clipped(gap: Gap | None, end: int) -> Gap | None:
+    """The part of a gap up to an offset; one whose extent is not known stays."""
+    if gap is None or gap.reason == "rebuilt":
+        return gap
+    part = gap._replace(last=min(gap.last, end))
+    return part if part.missing else None

@@ -35,6 +35,11 @@ def script(text: str) -> Script:
     return Script(sha)
 
 
+def source(known: Script) -> str:
+    """The text of a script, for a client of another kind."""
+    return _scripts[known.sha]
+
+
 class Link:
     """One connection, used by one call at a time, in the order of the calls."""
 

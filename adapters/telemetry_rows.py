@@ -1,0 +1,188 @@
+"""Telemetry from the log as typed rows for analysts: one for each metric of each sample that a message holds.
+
+Nothing is dropped: a value that is null, a clock that is not believed, a record that arrives long after it was measured
+and even a body that cannot be read are rows too, and say so in their ``quality``:
+
+    clock_untrusted  the device's own time is not believed, so the time at which the log took it stands for it
+    late             measured more than ten minutes before the log took it
+    missing          the value is null
+    tz_assumed       the device's time named no zone, so it was read as UTC
+    unreadable       the body is none that the gateway writes
+
+and whatever word the sender states itself, ``good`` aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from ..entities.message import Entry
+from .edge import TIME_KEYS
+from .timestamps import CLOCK_UNTRUSTED, MAX_FUTURE_MS, MAX_PAST_MS, Reading, judge, read_time
+
+LATE_MS: Final = 10 * 60 * 1000
+LATE: Final = "late"
+MISSING: Final = "missing"
+UNREADABLE: Final = "unreadable"
+_OBSERVED: Final = ("observedAt", "deviceTime")
+_BESIDE: Final = frozenset((*TIME_KEYS, *_OBSERVED, "unit", "quality"))
+_SAMPLED: Final = _BESIDE | {"samples"}
+_TIME_KEYS: Final = frozenset(TIME_KEYS)
+_NO_MARKS: Final[tuple[str, ...]] = ()
+_GOOD: Final = (None, "good")
+_new: Final = tuple.__new__
+
+
+class Row(NamedTuple):
+    """A reading. Times are µs since 1970; ``sample``: the index within the message."""
+
+    domain: str
+    device_id: str
+    metric: str
+    value: float | None
+    value_text: str | None
+    value_bool: bool | None
+    unit: str | None
+    event_time: int
+    received_time: int
+    skew_ms: int | None
+    quality: tuple[str, ...]
+    message_id: str
+    partition: int
+    offset: int
+    sample: int
+
+
+class _Origin(NamedTuple):
+    """What all rows of a message share; no ``metric`` where the payload names its own."""
+
+    domain: str
+    device: str
+    metric: str | None
+    unit: str | None
+    received: int
+    message_id: str
+    partition: int
+    offset: int
+
+
+class _Stamp(NamedTuple):
+    """When a sample was measured (ms), what the device's clock said beside the log's, and what is to be noted."""
+
+    event: int
+    skew: int | None
+    marks: tuple[str, ...]
+
+
+def add_rows(entry: Entry, rows: list[Row]) -> None:
+    """Add the rows of an entry of a telemetry channel. An empty body, which only clears a retained value, has none."""
+    position, received, record = entry
+    body = record.body
+    if not body:
+        return
+    domain, device, metric = _place(record.topic)
+    try:
+        envelope = orjson.loads(body)
+        metadata, payload = envelope["metadata"], envelope["payload"]
+        quality = metadata.get("quality")
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
+        metadata, payload, quality = {}, None, UNREADABLE
+        metric = metric or ""
+    said = payload if type(payload) is dict else {"value": payload}
+    event = record.timestamp
+    skew = None
+    if quality == CLOCK_UNTRUSTED:
+        stated = _stated(said, _OBSERVED)
+        skew = None if stated is None else stated.time - received
+    elif "receivedAt" in metadata:
+        skew = event - received
+    marks = _NO_MARKS if quality in _GOOD else (str(quality),)
+    if not received - MAX_PAST_MS <= event <= received + MAX_FUTURE_MS:
+        event, marks = received, (*marks, CLOCK_UNTRUSTED)
+    stamp = _Stamp(event, skew, marks)
+    unit = said.get("unit")
+    origin = _new(
+        _Origin,
+        (
+            domain, device, metric, unit if type(unit) is str else None, received, record.message_id,
+            record.partition.number, position.offset,
+        ),
+    )  # fmt: skip
+    samples = said.get("samples")
+    if type(samples) is list and said.keys() <= _SAMPLED:
+        for index, sample in enumerate(samples):
+            _add(rows, origin, sample, _timed(sample, received, stamp), index)
+    else:
+        _add(rows, origin, said, stamp, 0)
+
+
+def _add(rows: list[Row], origin: _Origin, said: Any, stamp: _Stamp, index: int) -> None:
+    """Add the rows of one sample."""
+    domain, device, named, unit, received, message_id, partition, offset = origin
+    event, skew, marks = stamp
+    if event < received - LATE_MS:
+        marks = (*marks, LATE)
+    values: Iterable[tuple[str, Any]]
+    if type(said) is not dict:
+        values = ((named or "value", said),)
+    else:
+        own = said.get("unit")
+        unit = own if type(own) is str else unit
+        if named is not None:
+            values = ((named, said.get("value", said)),)
+        else:
+            values = [(name, value) for name, value in said.items() if name not in _BESIDE]
+    for metric, value in values:
+        kind = type(value)
+        number = text = flag = None
+        noted = marks
+        if kind is float or kind is int:
+            number = float(value)
+        elif kind is bool:
+            flag = value
+        elif kind is str:
+            text = value
+        elif value is None:
+            noted = (*marks, MISSING)
+        else:
+            text = orjson.dumps(value).decode()
+        if noted:
+            noted = tuple(sorted(set(noted)))
+        row = (
+            domain, device, metric, number, text, flag, unit, event * 1000, received * 1000, skew, noted, message_id,
+            partition, offset, index,
+        )  # fmt: skip
+        rows.append(_new(Row, row))
+
+
+def _timed(sample: Any, received: int, otherwise: _Stamp) -> _Stamp:
+    """The time of a sample: its own where it states one, else its message's."""
+    if type(sample) is not dict:
+        return otherwise
+    word = sample.get("quality")
+    own = (word,) if type(word) is str and word not in _GOOD else _NO_MARKS
+    if _TIME_KEYS.isdisjoint(sample):
+        return otherwise._replace(marks=otherwise.marks + own)
+    stated = _stated(sample, TIME_KEYS)
+    if stated is None:
+        return _Stamp(received, None, (*own, CLOCK_UNTRUSTED))
+    believed = judge(stated, received)
+    return _Stamp(
+        believed.timestamp, stated.time - received, own if believed.quality is None else (*own, believed.quality)
+    )
+
+
+def _stated(said: Mapping[str, Any], keys: Iterable[str]) -> Reading | None:
+    """The first time under these keys that can be read."""
+    return next((found for key in keys if (found := read_time(said.get(key))) is not None), None)
+
+
+@lru_cache(maxsize=65_536)
+def _place(topic: str) -> tuple[str, str, str | None]:
+    """Domain, device and metric of a topic; no metric where the payload names its own."""
+    levels = topic.split("/")
+    return levels[0], levels[2] if len(levels) > 2 else "", levels[4] if len(levels) > 4 else None
