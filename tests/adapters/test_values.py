@@ -26,6 +26,7 @@ ENTRIES = st.builds(
         st.integers(0, 2**62),
         st.booleans(),
         st.booleans(),
+        st.integers(0, 2),
     ),
 )
 
