@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
+from .documents import fitted, whole
+
 ACCEPTED: Final = "accepted"
 QUEUED: Final = "queued"
 SENT: Final = "sent"
@@ -61,7 +63,8 @@ class Command:
 
     ``caller``: the identity of who asked. ``due``: when a timer has to look at it, 0 = never. ``order``: its place in the
     log as a text that sorts, empty before it is there. ``answer``: ``progress``, ``result`` and ``reason`` as the
-    device told them. ``late``: what was learned after the end.
+    device told them. ``late``: what was learned after the end. ``carrier``: the session that it was handed to last, empty
+    where that does not outlive its connection.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Command:
     answer: Mapping[str, Any] | None = None
     late: tuple[Mapping[str, Any], ...] = ()
     rollout: str = ""
+    carrier: str = ""
 
     @property
     def key(self) -> str:
@@ -96,14 +100,14 @@ class Command:
         return self.state in (ACCEPTED, QUEUED, SENT)
 
 
-# What a document has to hold, by type; and what stands for a member that is not there.
-_FORM: Final[Mapping[tuple[str, ...], type]] = {
-    ("id", "domain", "device", "caller", "state", "order", "rollout"): str,
-    ("created_at", "expires_at", "timeout", "due"): int,
-    ("payload",): dict,
-    ("steps", "late"): list,
+# What a document holds, by type, and what it must hold.
+_FORM: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("id", "domain", "device", "caller", "state", "order", "rollout", "carrier"), str),
+    **dict.fromkeys(("createdAt", "expiresAt", "timeout", "due"), int),
+    **dict.fromkeys(("payload", "answer"), dict),
+    **dict.fromkeys(("steps", "late"), list),
 }
-_ABSENT: Final[Mapping[str, Any]] = {"order": "", "rollout": "", "due": 0, "steps": [], "late": []}
+_NEEDED: Final = frozenset(_FORM) - {"order", "rollout", "carrier", "due", "steps", "late", "answer"}
 
 
 def derived_id(domain: str, caller: str, idempotency_key: str) -> str:
@@ -185,21 +189,28 @@ def body_of(command: Command) -> dict[str, Any]:
 
 def command_of(body: Mapping[str, Any]) -> Command:
     """Read a document. Raises ValueError for one that is no command: people can write documents too."""
-    known = {field.name: body[_camel(field.name)] for field in fields(Command) if _camel(field.name) in body}
-    for names, kind in _FORM.items():
-        for name in names:
-            if type(known.get(name, _ABSENT.get(name))) is not kind:
-                raise ValueError(f"{_camel(name)} is no {kind.__name__}")
+    known = fitted(body, _FORM, _NEEDED)
     if known["state"] not in STATES:
         raise ValueError(f"{known['state'][:40]!a} is no state")
-    known["steps"] = tuple(Step(state, at) for state, at in known.get("steps", ()))
+    known["steps"] = tuple(map(_step, known.get("steps", ())))
     known["late"] = tuple(known.get("late", ()))
-    return Command(**known)
+    if not all(type(late) is dict for late in known["late"]):
+        raise ValueError("late is no list of objects")
+    return Command(**{name: known[_camel(name)] for name in _NAMES if _camel(name) in known})
+
+
+def _step(item: object) -> Step:
+    if type(item) is not list or len(item) != 2 or item[0] not in STATES or (at := whole(item[1])) is None:
+        raise ValueError("steps is no list of [state, time]")
+    return Step(item[0], at)
 
 
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.title() for word in rest)
+
+
+_NAMES: Final = tuple(field.name for field in fields(Command))
 
 
 def picture() -> str:

@@ -28,6 +28,11 @@ def keys_of(pointer: str) -> list[str]:
     return keys
 
 
+def is_pointer(text: str) -> bool:
+    """Tell whether a text is a pointer below the whole object."""
+    return text[:1] == "/" and ("~" not in text or not _BAD_ESCAPE.search(text))
+
+
 def ancestors(pointer: str) -> Iterator[str]:
     """The pointers to the objects around a place, the nearest first."""
     end = pointer.rfind("/")

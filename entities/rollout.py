@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+from .documents import fitted
 
 KINDS: Final = ("command", "desired")
 RESOLVING: Final = "resolving"
@@ -27,6 +29,20 @@ LIFE: Final[dict[tuple[str, str], str]] = {
     (PAUSED, "resume"): RUNNING,
     (PAUSED, "cancel"): "cancelled",
 }
+
+
+STATES: Final = (*OPEN, "finished", "cancelled", "aborted")
+
+# What a document holds, by type, and what it must hold.
+_FORM: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("id", "domain", "caller", "kind", "state"), str),
+    **dict.fromkeys(("payload", "filter", "refused"), dict),
+    **dict.fromkeys(("rate", "growth", "abort_percent", "earned", "minutes"), float),
+    **dict.fromkeys(("abort_minimum", "timeout", "expires_in", "created_at", "total", "issued", "earned_at"), int),
+    **dict.fromkeys(("refusals", "over_at"), int),
+    "recalling": bool,
+}
+_NEEDED: Final = frozenset(("id", "domain", "caller", "kind", "payload", "filter", "rate", "created_at"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,5 +120,10 @@ def body_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_of(body: Mapping[str, Any]) -> Rollout:
-    """Read a document."""
-    return Rollout(**{field.name: body[field.name] for field in fields(Rollout) if field.name in body})
+    """Read a document. Raises ValueError for one that is no rollout: people can write documents too."""
+    known = fitted(body, _FORM, _NEEDED)
+    if known["kind"] not in KINDS or known.get("state", RESOLVING) not in STATES:
+        raise ValueError(
+            f"{known['kind'][:40]!a} and {str(known.get('state'))[:40]!a} are no kind and state of a rollout"
+        )
+    return Rollout(**known)

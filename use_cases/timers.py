@@ -40,6 +40,9 @@ class Timers:
                 except IotSphereError as error:
                     self.failed += 1
                     log.error("timer_failed", code=error.code, message=error.message)
+                except Exception:  # on what people have written in the database, one task must not end all others
+                    self.failed += 1
+                    log.exception("timer_failed")
             if away is not None:
                 raise away
             await asyncio.sleep(self._every)

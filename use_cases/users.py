@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ..entities.documents import whole
 from ..entities.errors import Conflict, MessageRefused, NotFound, VersionConflict
 from ..entities.merge_patch import merge, same
 from ..entities.shadow import json_size
@@ -106,7 +107,7 @@ class Notifications:
 def _readable(stored: Stored) -> Mapping[str, Any]:
     """A notification as it is kept, or as somebody wrote it: with its id, and a time."""
     at = stored.body.get("at")
-    return {**stored.body, "id": stored.key.rpartition("/")[2], "at": at if type(at) is int else 0}
+    return {**stored.body, "id": stored.key.rpartition("/")[2], "at": whole(at) or 0}
 
 
 class Preferences:
@@ -174,4 +175,4 @@ class Preferences:
 def _preferences(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     """What a document says; what people have written there in another form counts as nothing."""
     preferences, version = body.get("preferences"), body.get("version")
-    return preferences if type(preferences) is dict else {}, version if type(version) is int else 0
+    return preferences if type(preferences) is dict else {}, whole(version) or 0

@@ -6,7 +6,9 @@ here, so that a document comes back equal wherever it is kept.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Collection as Sized
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,6 +21,10 @@ from ...use_cases.ports.database import MAX_DEPTH, MAX_DOCUMENT_BYTES, MAX_KEY_B
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
 _CONTAINERS: Final = frozenset((dict, list))
+NO_OBJECT: Final = "all of it: it is no JSON object"
+_DEEP: Final = 254  # levels that can be written as JSON
+_DIGITS: Final = 19
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PLAIN: Final = frozenset((str, bool, type(None)))
 
 
@@ -65,9 +71,75 @@ def encode(body: Body) -> bytes:
 
 
 def decode(text: bytes | str) -> dict[str, Any]:
-    """The body of a JSON text that ``encode`` made."""
-    body: dict[str, Any] = orjson.loads(text)
-    return body
+    """The body of a JSON text, whoever wrote it; what no body may hold is replaced, see ``read``."""
+    return read(text)[0]
+
+
+def read(text: bytes | str) -> tuple[dict[str, Any], str]:
+    """The body of a JSON text, and what had to be replaced in it ("": nothing), for people write texts too.
+
+    Numbers that are not finite and what lies too deep become null, halves of surrogate pairs and damaged UTF-8 become
+    U+FFFD, and what is no JSON object at all an empty one.
+    """
+    try:
+        body = orjson.loads(text)
+        if _may_be_deep(text):
+            orjson.dumps(body)
+    except (orjson.JSONDecodeError, TypeError):  # the latter for what nests too deep to be written again
+        return _mended(text)
+    return (body, "") if type(body) is dict else ({}, NO_OBJECT)
+
+
+def _may_be_deep(text: bytes | str) -> bool:
+    """A cheap look first: few documents have so many braces."""
+    if len(text) < 2 * _DEEP:
+        return False
+    if isinstance(text, str):
+        return text.count("{") + text.count("[") > _DEEP
+    return text.count(b"{") + text.count(b"[") > _DEEP
+
+
+def _mended(text: bytes | str) -> tuple[dict[str, Any], str]:
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    clean = raw.decode("utf-8", "replace")
+    lost = {"damaged text"} if clean.encode() != raw else set()
+    try:
+        body = json.loads(clean, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return {}, NO_OBJECT
+    if type(body) is not dict:
+        return {}, NO_OBJECT
+    return _plain(body, lost, MAX_DEPTH), ", ".join(sorted(lost)) or "a number of too many digits"
+
+
+def _integer(digits: str) -> int | float:
+    """What is beyond 64 bits is rounded, as whoever reads JSON in a browser would have it."""
+    return int(digits) if len(digits) < _DIGITS else float(digits)
+
+
+def _plain(value: Any, lost: set[str], levels: int) -> Any:
+    kind = type(value)
+    if kind in _CONTAINERS:
+        if not levels:
+            lost.add(f"what nests deeper than {MAX_DEPTH} levels")
+            return None
+        if kind is list:
+            return [_plain(item, lost, levels - 1) for item in value]
+        return {_plain(name, lost, 0): _plain(item, lost, levels - 1) for name, item in value.items()}
+    if kind is float and not math.isfinite(value):
+        lost.add("a number that is not finite")
+        return None
+    if kind is str:
+        whole = _SURROGATE.sub("\ufffd", value)
+        if whole != value:
+            lost.add("half a surrogate pair")
+        return whole
+    return value
+
+
+def next_revision(revision: int) -> int:
+    """The revision of the next write; a person may have set the present one to what nothing can follow."""
+    return revision + 1 if revision < MAX_INT64 else 1
 
 
 def same(one: Body, other: Body) -> bool:
@@ -76,10 +148,10 @@ def same(one: Body, other: Body) -> bool:
     return one == other and orjson.dumps(one, option=options) == orjson.dumps(other, option=options)
 
 
-def is_text_of(text: str, body: Body) -> bool:
+def is_text_of(text: bytes, body: Body) -> bool:
     """Tell whether a JSON text says the same as a body; fast where ``encode`` made the text."""
     try:
-        return orjson.dumps(body) == text.encode() or same(body, decode(text))
+        return orjson.dumps(body) == text or same(body, decode(text))
     except TypeError:  # what JSON cannot hold is not what is stored
         return False
 

@@ -12,14 +12,15 @@ from typing import Final
 
 import orjson
 
-from ...entities.command import command_of
+from ...entities.command import Command, command_of
+from ...entities.documents import whole
 from ...entities.errors import IotSphereError
 from ...entities.message import Record
 from ...entities.shadow import shadow_key
 from ...entities.shadow_changes import DATABASE
 from ...entities.topic import is_user_id
 from ...use_cases.ports.clock import Clock
-from ...use_cases.ports.database import Change
+from ...use_cases.ports.database import Body, Change
 from ..alerts import gateway_principal
 from ..command_messages import facts_of
 from ..edge import Edge
@@ -30,19 +31,23 @@ from ..timestamps import iso
 from .mapping import ChangeMap, Row, source_of
 
 OWN_CHANNELS: Final = frozenset(("shadow", "commands", "users", "system"))
+UNKEPT: Final = -1  # the number of that alert among the messages of its change
 OWN_NOTIFICATIONS: Final = source_of("notifications")
 
 # What a document that people have written can make of code that reads it.
 _UNREADABLE: Final = (IotSphereError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _ENVELOPE: Final = frozenset(("metadata", "payload"))
 _REMEDY: Final = "the document does not have the form that its collection has; mend or remove it"
+_DAMAGE_REMEDY: Final = (
+    "it was read with null or U+FFFD in that place, and is kept so when it changes; write what was meant"
+)
 _MAPPED_REMEDY: Final = "mend the document, or the entry of its collection in the changes_file"
 
 
 class DatabaseChangeAdapter:
     """A ``Teller``. ``domains``: of this gateway; ``mapped``: the rules for further collections.
 
-    ``failed`` counts changes that could not be told.
+    ``failed`` counts changes that could not be told, ``damaged`` those told with something replaced that is no JSON.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class DatabaseChangeAdapter:
         }
         if mapped is not None:
             self._rows.update((collection.name, mapped.rows) for collection in mapped.collections)
-        self.failed = 0
+        self.failed = self.damaged = 0
 
     @property
     def channels(self) -> frozenset[str]:
@@ -75,18 +80,13 @@ class DatabaseChangeAdapter:
         """The messages of a change, in order. What a stranger wrote and cannot be told becomes an alert instead."""
         try:
             rows = self._rows[change.collection](change)
-            return [self._record(change, number, row) for number, row in enumerate(rows)]
+            records = [self._record(change, number, row) for number, row in enumerate(rows)]
+            return [*records, self._damage(change, len(rows))] if change.mended else records
         except _UNREADABLE as error:
             self.failed += 1
             mapped = self._mapped is not None and self._rows[change.collection] == self._mapped.rows
-            alert = {
-                "alert": "change_not_told",
-                "collection": change.collection,
-                "document": change.key,
-                "reason": str(error)[:500],
-                "remedy": _MAPPED_REMEDY if mapped else _REMEDY,
-            }
-            return [self._alert(change, alert)]
+            remedy = _MAPPED_REMEDY if mapped else _REMEDY
+            return [self._alert(change, _facts("change_not_told", change, str(error), remedy))]
 
     def lost(self, since: int, until: int, told: int) -> Record:
         """The alert on the first domain's ``system/alerts``."""
@@ -100,11 +100,22 @@ class DatabaseChangeAdapter:
         # The same alert when a crash lets the same loss be found again.
         return self._alert(Change(f"lost/{since}", until, "quiet"), alert)
 
-    def _alert(self, change: Change, facts: Mapping[str, object]) -> Record:
+    def _damage(self, change: Change, number: int) -> Record:
+        """The alert that a document holds what no message can; it was told with null or U+FFFD there."""
+        self.damaged += 1
+        return self._alert(
+            change, _facts("document_damaged", change, f"it holds {change.mended}", _DAMAGE_REMEDY), number
+        )
+
+    def unkept(self, change: Change, reason: str) -> Record:
+        """The alert that a shadow was written by hand in a way that cannot become a version of it."""
+        return self._alert(change, _facts("version_not_kept", change, reason, _REMEDY), UNKEPT)
+
+    def _alert(self, change: Change, facts: Mapping[str, object], number: int = 0) -> Record:
         """To the domain that the document's key names, if there is such a domain; else to the first one."""
         domains = self._domains()
         named = change.key.partition("/")[0]
-        return self._record(change, 0, Row(f"{named if named in domains else domains[0]}/system/alerts", facts))
+        return self._record(change, number, Row(f"{named if named in domains else domains[0]}/system/alerts", facts))
 
     def _record(self, change: Change, number: int, row: Row) -> Record:
         sender = gateway_principal(row.topic.partition("/")[0])
@@ -123,6 +134,16 @@ class DatabaseChangeAdapter:
             message_id=derived(digest[:16]),
             correlation_id=row.correlation if row.correlation and is_message_id(row.correlation) else None,
         )
+
+
+def _facts(alert: str, change: Change, reason: str, remedy: str) -> dict[str, object]:
+    return {
+        "alert": alert,
+        "collection": change.collection,
+        "document": change.key,
+        "reason": reason[:500],
+        "remedy": remedy,
+    }
 
 
 def _shadow_rows(change: Change) -> list[Row]:
@@ -150,9 +171,18 @@ def _command_rows(change: Change) -> list[Row]:
     if change.after is None:
         return []
     command = command_of(change.after)
-    if change.before is not None and command_of(change.before) == command:
+    if command.key != change.key:
+        raise ValueError(f"its domain and id belong under {command.key[:120]!a}")
+    if change.before is not None and _readable_command(change.before) == command:
         return []
     return [Row(f"{command.domain}/devices/{command.device}/commands/status", facts_of(command), command.id)]
+
+
+def _readable_command(body: Body) -> Command | None:
+    try:
+        return command_of(body)
+    except ValueError:  # it was none before somebody mended it
+        return None
 
 
 def _notification_rows(change: Change) -> list[Row]:
@@ -160,7 +190,7 @@ def _notification_rows(change: Change) -> list[Row]:
     before, after = change.before, change.after
     if after is None:
         return []
-    domain, user, notification_id = change.key.split("/", 2)
+    domain, user, notification_id = _places(change.key, 3)
     topic = f"{domain}/users/{_user(user)}/notifications"
     if before is not None and before.get("unread") and not after.get("unread"):
         read_at = after.get("readAt")
@@ -168,17 +198,30 @@ def _notification_rows(change: Change) -> list[Row]:
     elif after.get("logged"):
         return []
     else:
-        content = {**(after.get("content") or {}), "id": notification_id}
+        said = after.get("content") or {}
+        if type(said) is not dict:
+            raise ValueError("content is no object")
+        content = {**said, "id": notification_id}
     return [Row(topic, content, None, OWN_NOTIFICATIONS)]
 
 
 def _preference_rows(change: Change) -> list[Row]:
-    domain, user = change.key.split("/", 1)
+    domain, user = _places(change.key, 2)
     topic = f"{domain}/users/{_user(user)}/preferences"
     if change.after is None:
         return [Row(topic, {"preferences": {}, "version": 0, "deleted": True})]
-    facts = {"preferences": change.after["preferences"], "version": change.after.get("version", 0)}
+    preferences, version = change.after.get("preferences"), change.after.get("version", 0)
+    if type(preferences) is not dict or whole(version) is None:
+        raise ValueError("preferences is no object, or version no whole number")
+    facts = {"preferences": preferences, "version": whole(version)}
     return [Row(topic, facts, change.after.get("cause") or None)]
+
+
+def _places(key: str, count: int) -> list[str]:
+    places = key.split("/", count - 1)
+    if len(places) != count:
+        raise ValueError(f"{key[:80]!a} is no key of that collection: it has {count} parts")
+    return places
 
 
 def _user(user: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from ...entities.documents import MAX_WHOLE, whole
 from ...entities.merge_patch import diff, merge
+from ...entities.pointer import is_pointer
 from ...entities.shadow import WISH_STATES, Answer, Mark, Shadow, ShadowKey, Wish
 from ...use_cases.ports.database import Body
 
@@ -161,10 +163,10 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _integer(value: object) -> int:
-    """A whole number that is not negative; the shells of some databases write whole numbers as floats."""
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    return value if type(value) is int and value > 0 else 0
+    """A whole number that nobody has written in jest; what is none counts as 0."""
+    if type(value) is int and 0 <= value <= MAX_WHOLE:
+        return value
+    return whole(value) or 0
 
 
 def _text(value: object) -> str:
@@ -175,7 +177,7 @@ def _marks(value: object) -> dict[str, Mark]:
     return {
         pointer: Mark(_integer(mark[0]), _integer(mark[1]), _text(mark[2]))
         for pointer, mark in _object(value).items()
-        if type(mark) is list and len(mark) == 3
+        if type(mark) is list and len(mark) == 3 and is_pointer(pointer)
     }
 
 
@@ -191,7 +193,10 @@ def _wishes(value: object) -> dict[str, Wish]:
             _text(wish.get("reason")),
         )
         for pointer, wish in _object(value).items()
-        if type(wish) is dict and wish.get("status") in WISH_STATES
+        if type(wish) is dict
+        and type(wish.get("status")) is str
+        and wish["status"] in WISH_STATES
+        and is_pointer(pointer)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -18,6 +18,7 @@ from .body import history_body, versions
 
 log = structlog.get_logger("iotsphere.changes")
 
+Alarm = Callable[[Change, str], Awaitable[None]]
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
 
 
@@ -25,13 +26,14 @@ class ShadowKeeping:
     """Called with each batch of changes that were told. Repeating is safe.
 
     ``unkept`` counts versions that cannot be kept, and changes by hand that cannot become a version: what people have
-    written there does not fit into a shadow, and must not keep the others waiting.
+    written there does not fit into a shadow, and must not keep the others waiting. ``alarm`` is told of each, and why.
     """
 
-    def __init__(self, database: Database, shadows: Shadows, clock: Clock) -> None:
+    def __init__(self, database: Database, shadows: Shadows, clock: Clock, alarm: Alarm) -> None:
         self._database = database
         self._shadows = shadows
         self._clock = clock
+        self._alarm = alarm
         self.unkept = 0
 
     async def __call__(self, changes: Sequence[Change]) -> None:
@@ -48,11 +50,12 @@ class ShadowKeeping:
         except IotSphereError as error:
             if error.retry:
                 raise
-            self._pass_over(change.key, error)
+            await self._pass_over(change, error)
 
     async def _keep(self, changes: Sequence[Change]) -> None:
         expires = self._clock.now() + KEPT_MS
         writes: dict[str, Write] = {}
+        causes: dict[str, Change] = {}
         for change in changes:
             if change.after is None or not change.after.get("version"):
                 continue
@@ -63,18 +66,20 @@ class ShadowKeeping:
                 if type(number) is int and number > 0 and number != known:
                     place = history_key(key, number)
                     writes.setdefault(place, Write(place, None, history_body(key, version, expires)))
+                    causes.setdefault(place, change)
         try:
             await self._database.write(HISTORY.name, list(writes.values()))
         except RequestInvalid:  # nothing was written: see which of them it was
             for write in writes.values():
-                await self._keep_one(write)
+                await self._keep_one(write, causes[write.key])
 
-    async def _keep_one(self, write: Write) -> None:
+    async def _keep_one(self, write: Write, cause: Change) -> None:
         try:
             await self._database.write(HISTORY.name, [write])
         except RequestInvalid as error:
-            self._pass_over(write.key, error)
+            await self._pass_over(cause, error)
 
-    def _pass_over(self, key: str, error: IotSphereError) -> None:
+    async def _pass_over(self, change: Change, error: IotSphereError) -> None:
         self.unkept += 1
-        log.warning("version_not_kept", key=key, code=error.code, message=error.message)
+        log.warning("version_not_kept", key=change.key, code=error.code, message=error.message)
+        await self._alarm(change, error.message)

@@ -43,22 +43,26 @@ def revision_of(document: Document) -> int:
     return int(revision) if isinstance(revision, int) and type(revision) is not bool else 0
 
 
-def body_of(document: Document) -> dict[str, Any]:
-    """Its body: JSON, whatever is kept."""
-    return {name: plain(value) for name, value in document.items() if name != REVISION and name[:1] != "_"}
+def body_of(document: Document, lost: set[str] | None = None) -> dict[str, Any]:
+    """Its body: JSON, whatever is kept. ``lost`` takes up what became null for that."""
+    lost = set() if lost is None else lost
+    return {name: plain(value, lost) for name, value in document.items() if name != REVISION and name[:1] != "_"}
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, lost: set[str]) -> Any:
     """A value as JSON. What JSON does not have (dates, object ids, decimals) becomes a text, NaN becomes null."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return value
     if kind is float:
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        lost.add("a number that is not finite")
+        return None
     if kind is dict:
-        return {name: plain(item) for name, item in value.items()}
+        return {name: plain(item, lost) for name, item in value.items()}
     if kind is list:
-        return [plain(item) for item in value]
+        return [plain(item, lost) for item in value]
     if isinstance(value, int):  # Int64 is a class of its own
         return int(value)
     return _TEXTS.get(kind.__name__, str)(value)

@@ -53,19 +53,10 @@ def changes_of(event: Document, token: str, names: Names[str], lean: bool) -> li
         return []
     before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
     whole = not lean and (before is not None or kind == "insert") and (after is not None or kind == "delete")
-    return [
-        Change(
-            token,
-            at,
-            kind,
-            collection,
-            key,
-            0 if after is None else revision_of(after),
-            None if before is None else body_of(before),
-            None if after is None else body_of(after),
-            whole,
-        )
-    ]
+    revision = 0 if after is None else revision_of(after)
+    lost: set[str] = set()
+    was, now = None if before is None else body_of(before), None if after is None else body_of(after, lost)
+    return [Change(token, at, kind, collection, key, revision, was, now, whole, ", ".join(sorted(lost)))]
 
 
 def time_of(event: Document) -> int:

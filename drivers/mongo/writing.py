@@ -18,7 +18,7 @@ from pymongo import InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_concern import ReadConcern
 
-from ...adapters.database.body import decode, same
+from ...adapters.database.body import decode, next_revision, same
 from ...entities.errors import DatabaseUnavailable, RequestInvalid
 from ...use_cases.ports.database import Collection, Outcome, Stored, Write
 from .documents import document_of, revision_of, stored_of
@@ -68,7 +68,7 @@ class Writer:
         key, before, _ = write
         revision = before.revision if before is not None else 0
         seen = None if before is None else document_of(key, revision, before.body, self._expires)
-        new = None if text is None else document_of(key, revision + 1, decode(text), self._expires)
+        new = None if text is None else document_of(key, next_revision(revision), decode(text), self._expires)
         return Draft(key, before, seen, new)
 
     async def _batch(self, drafts: Sequence[Draft]) -> list[Outcome]:

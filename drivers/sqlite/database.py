@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from ...adapters.database.body import decode, is_text_of
+from ...adapters.database.body import decode, is_text_of, next_revision
 from ...adapters.database.requests import Declared, stands_or_conflict, texts_of, token_of
 from ...entities.errors import DatabaseUnavailable, LogFull, LogUnavailable, Unavailable
 from ...use_cases.ports.clock import Clock
@@ -172,12 +172,13 @@ class SqliteDatabase:
         try:
             quiet_at = loop.time() + self.options.quiet
             while True:
-                moved = self._watch.moved
+                moved, before = self._watch.moved, after
                 changes, after = await self._query(partial(state_journal.read, token=after, collections=wanted))
                 for change in changes:
                     yield change
                 if changes:
                     quiet_at = loop.time() + self.options.quiet
+                if after != before:
                     continue
                 try:
                     async with asyncio.timeout_at(quiet_at):
@@ -227,18 +228,17 @@ def _write(connection: Connection, table: str, write: Write, text: bytes | None)
             return False, None
         if text is None:
             return True, None
-        row = key, 1, text.decode()
-        connection.execute(f"INSERT INTO {table}(key, revision, body) VALUES (?, ?, ?)", row)
-        return True, row
+        connection.execute(f"INSERT INTO {table}(key, revision, body) VALUES (?, ?, ?)", (key, 1, text.decode()))
+        return True, (key, 1, text)
     _, revision, there = row
     if before is None or before.revision != revision or not is_text_of(there, before.body):
         return False, row
     if text is None:
         connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
         return True, None
-    row = key, revision + 1, text.decode()
-    connection.execute(f"UPDATE {table} SET revision = ?2, body = ?3 WHERE key = ?1", row)
-    return True, row
+    following = next_revision(revision)
+    connection.execute(f"UPDATE {table} SET revision = ?2, body = ?3 WHERE key = ?1", (key, following, text.decode()))
+    return True, (key, following, text)
 
 
 def _stored(row: Row) -> Stored:

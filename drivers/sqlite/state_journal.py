@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sqlite3
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...adapters.database.body import decode
+from ...adapters.database.body import read as read_body
 from ...adapters.database.requests import place_of, token_of
 from ...use_cases.ports.database import Change, Collection
 from .state_schema import type_of, value_of
+from .state_search import text_of
+
+logger = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 2 << 20
@@ -91,31 +96,32 @@ def read(connection: Connection, token: str, collections: Sequence[str]) -> tupl
     place = place_of(token, epoch, forgotten, last)
     marks = ", ".join("?" * len(collections))
     rows = connection.execute(
-        "SELECT sequence, at, kind, collection, key, revision, before, after FROM _changes"
+        "SELECT sequence, at, kind, collection, CAST(key AS BLOB), CAST(revision AS INTEGER), CAST(before AS BLOB),"
+        " CAST(after AS BLOB) FROM _changes"
         f" WHERE sequence > ? AND collection IN ({marks}) ORDER BY sequence LIMIT {PAGE_ROWS}",
         (place, *collections),
     )
     changes: list[Change] = []
-    size = 0
-    for sequence, at, kind, collection, key, revision, before, after in rows:
-        changes.append(
-            Change(
-                token_of(epoch, sequence),
-                at,
-                kind,
-                collection,
-                key,
-                revision,
-                None if before is None else decode(before),
-                None if after is None else decode(after),
+    size = count = 0
+    end = last
+    for sequence, at, kind, collection, raw_key, revision, before, after in rows:
+        count, end = count + 1, sequence
+        key = text_of(raw_key)
+        if key is None:
+            logger.warning(
+                "%s holds a document whose key is no text; it is not told, for it is none of ours", collection
             )
-        )
-        size += len(before or "") + len(after or "")
+        else:
+            was = None if before is None else decode(before)
+            now, mended = (None, "") if after is None else read_body(after)
+            token = token_of(epoch, sequence)
+            changes.append(Change(token, at, kind, collection, key, revision, was, now, mended=mended))
+        size += len(before or b"") + len(after or b"")
         if size >= PAGE_BYTES:
             break
     rows.close()
-    cut = size >= PAGE_BYTES or len(changes) == PAGE_ROWS
-    return changes, changes[-1].token if cut else token_of(epoch, last)
+    cut = size >= PAGE_BYTES or count == PAGE_ROWS
+    return changes, token_of(epoch, end if cut else last)
 
 
 def trim(connection: Connection, oldest: int, kept: int) -> bool:

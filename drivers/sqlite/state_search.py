@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import orjson
@@ -18,16 +19,32 @@ _VALUE: Final = "json_extract(?, '$')"
 _SCALAR: Final = "IN ('text', 'integer', 'real', 'true', 'false')"
 _BOOLEAN: Final = "IN ('true', 'false')"  # which are 1 and 0 to SQL
 _NUMBER: Final = "IN ('integer', 'real')"
-Row = tuple[str, int, str]
+# As bytes, for people can write texts that are no UTF-8; and the revision as a number whatever they have put there.
+_COLUMNS: Final = "CAST(key AS BLOB), CAST(revision AS INTEGER), CAST(body AS BLOB)"
+_TEXT_KEY: Final = "key < x''"  # keys that are no texts come after all others
+Row = tuple[str, int, bytes]
+Raw = tuple[bytes, int, bytes]
 Connection = sqlite3.Connection
+
+
+def text_of(key: bytes) -> str | None:
+    """A key; None for one that is no text, and so is none of ours: nobody could ask for it."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _readable(rows: Iterable[Raw]) -> Iterator[Row]:
+    for key, revision, body in rows:
+        if (text := text_of(key)) is not None:
+            yield text, revision, body
 
 
 def row_of(connection: Connection, collection: str, key: str) -> Row | None:
     """Key, revision and JSON text of a document."""
-    row: Row | None = connection.execute(
-        f"SELECT key, revision, body FROM {collection} WHERE key = ?", (key,)
-    ).fetchone()
-    return row
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM {collection} WHERE key = ?", (key,))
+    return next(_readable(rows.fetchall()), None)
 
 
 def rows_of(connection: Connection, collection: str, keys: Sequence[str]) -> list[Row]:
@@ -36,26 +53,23 @@ def rows_of(connection: Connection, collection: str, keys: Sequence[str]) -> lis
     for start in range(0, len(keys), KEYS_AT_ONCE):
         some = keys[start : start + KEYS_AT_ONCE]
         marks = ", ".join("?" * len(some))
-        found += connection.execute(f"SELECT key, revision, body FROM {collection} WHERE key IN ({marks})", some)
+        found += _readable(connection.execute(f"SELECT {_COLUMNS} FROM {collection} WHERE key IN ({marks})", some))
     return found
 
 
 def scan(connection: Connection, collection: str, prefix: str, after: str, limit: int) -> list[Row]:
     """Documents in key order; those that begin with the prefix are neighbours, so the first that does not ends it."""
-    found: list[Row] = []
     rows = connection.execute(
-        f"SELECT key, revision, body FROM {collection} WHERE key > ? AND key >= ? ORDER BY key LIMIT ?",
-        (after, prefix, limit),
+        f"SELECT {_COLUMNS} FROM {collection} WHERE key > ? AND key >= ? AND {_TEXT_KEY} ORDER BY key", (after, prefix)
     )
-    for row in rows:
-        if not row[0].startswith(prefix):
-            break
-        found.append(row)
+    start = prefix.encode()
+    neighbours = takewhile(lambda row: row[0].startswith(start), rows)
+    found = list(islice(_readable(neighbours), limit))
     rows.close()
     return found
 
 
-def query(collection: str, index: Index, equal: Sequence[Any], after: Any, limit: int) -> tuple[str, list[Any]]:
+def query(collection: str, index: Index, equal: Sequence[Any], after: Any) -> tuple[str, list[Any]]:
     """The SQL of a search, and its values."""
     conditions: list[str] = [indexed(index)]
     values: list[Any] = []
@@ -78,16 +92,18 @@ def query(collection: str, index: Index, equal: Sequence[Any], after: Any, limit
     elif type(after) is Stored:
         conditions.append("key > ?")
         values.append(after.key)
-    return (
-        f"SELECT key, revision, body FROM {collection} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
-        [*values, limit],
-    )
+    conditions.append(_TEXT_KEY)
+    return f"SELECT {_COLUMNS} FROM {collection} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
 
 
 def find(connection: Connection, collection: str, wanted: tuple[Index, Sequence[Any], Any, int]) -> list[Row]:
     """Documents by an index: ``wanted`` is the index, the equal values, after what, and how many."""
-    text, values = query(collection, *wanted)
-    return connection.execute(text, values).fetchall()
+    *which, limit = wanted
+    text, values = query(collection, *which)
+    rows = connection.execute(text, values)
+    found = list(islice(_readable(rows), limit))
+    rows.close()
+    return found
 
 
 def _json(value: Any) -> str:

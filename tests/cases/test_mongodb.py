@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
 import pymongo.database
 import pytest
 import pytest_asyncio
+from bson import Int64
 
 from tests.support import mongo
 from tests.support.gateway import Gateway
@@ -153,3 +155,41 @@ async def test_case_b20_a_change_and_a_removal_at_once_end_in_the_removal(gatewa
         versions = [message["payload"]["version"] for message in await history(gateway, topic)]
         assert versions == sorted(versions)
         assert set(versions) == set(range(1, version + 1))
+
+
+async def test_what_people_wrote_by_mistake_stops_nothing(gateway: Gateway, shell: Shell) -> None:
+    (who,) = await gateway.add_devices(["m7"])
+    nan, late = float("nan"), datetime(2026, 1, 1, tzinfo=UTC)
+    command = {"domain": "iotsphere", "device": "m7", "open": True, "outstanding": True, "order": "0"}
+    damaged: dict[str, list[dict[str, Any]]] = {
+        "shadows": [{"_id": "iotsphere/m8", "due": nan, "version": 1.0, "reported": {"a": nan, "at": late}},
+                    {"_id": "iotsphere/m9", "due": late, "version": "x", "wishes": [1], "marks": {"/a": [nan]}},
+                    {"_id": 7}, {"_id": "nobody", "desired": {"a": 1}}],
+        "commands": [{"_id": "iotsphere/c1", "due": nan, **command}, {"_id": "iotsphere/c2", "due": "x", **command}],
+        "rollouts": [{"_id": "iotsphere/r1", "open": True, "created_at": nan},
+                     {"_id": "iotsphere/r2", "open": True, "created_at": late}],
+        "notifications": [{"_id": "iotsphere/eve/n1", "at": nan, "content": 7, "unread": True, "user": "eve"}],
+        "preferences": [{"_id": "iotsphere/bob", "preferences": {"a": nan}, "version": Int64(2**63 - 1)}],
+        "devices": [{"_id": "iotsphere/m9", "labels": nan}],
+    }  # fmt: skip
+    for collection, documents in damaged.items():
+        shell[collection].insert_many(documents)
+    async with gateway.api() as api, twin(gateway, who, honours=True) as device, browser(gateway) as page:
+        await page.subscribe("iotsphere/devices/m7/shadow/document")
+        await api.patch("/api/v1/devices/m7/shadow", json={"desired": {"led": True}})
+        await until_shadow(api, "m7", reported={"led": True}, delta={})
+        done = await api.post("/api/v1/devices/m7/commands", json={"payload": {"n": 1}, "wait": 20})
+        assert done.json()["state"] == "succeeded"
+        assert device.of("commands/request") == [{"n": 1}]
+        await told(page, "iotsphere/devices/m7/shadow/document", lambda payload: payload["version"] == 2)
+        alerts = [message["payload"] for message in await history(gateway, "iotsphere/system/alerts")]
+        documents = {alert.get("document") for alert in alerts}
+        assert documents >= {
+            "iotsphere/m8",
+            "nobody",
+            "iotsphere/c1",
+            "iotsphere/c2",
+            "iotsphere/eve/n1",
+            "iotsphere/bob",
+        }
+        assert (await api.get("/ready")).status_code == 200

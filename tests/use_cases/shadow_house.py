@@ -42,6 +42,10 @@ def at_offset(offset: int, epoch: int = 1) -> Place:
     return Place("shadow/0", epoch, offset)
 
 
+async def unexpected(change: Change, reason: str) -> None:
+    raise AssertionError(f"{change.key}: {reason}")
+
+
 class House:
     """A process's shadows. ``neighbour`` is another process on the same database."""
 
@@ -79,7 +83,7 @@ class House:
         await changes.aclose()
         await self.database.put("shadows", Write(END, end, None))
         if keep:
-            await ShadowKeeping(self.database, self.shadows, self.clock)(self.told[seen:])
+            await ShadowKeeping(self.database, self.shadows, self.clock, unexpected)(self.told[seen:])
         return found
 
     async def register(self, device: str, **labels: str) -> None:

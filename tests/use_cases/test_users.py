@@ -84,7 +84,7 @@ async def test_what_somebody_wrote_into_the_database_is_listed_by_its_key(house:
     body = {"domain": DOMAIN, "user": "ann", "unread": True, "at": 5.0, "content": {"text": "by hand"}}
     await house.database.put("notifications", Write(f"{DOMAIN}/ann/n5", None, body))
     (found,) = await house.notifications.unread(DOMAIN, "ann")
-    assert (found["id"], found["at"], found["content"]) == ("n5", 0, {"text": "by hand"})
+    assert (found["id"], found["at"], found["content"]) == ("n5", 5, {"text": "by hand"})
     read = await house.notifications.read(DOMAIN, "ann", "n5")
     assert read["id"] == "n5"
     assert await house.notifications.unread(DOMAIN, "ann") == []

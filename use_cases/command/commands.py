@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -26,10 +27,11 @@ from ...entities.errors import (
     Unavailable,
 )
 from ...entities.message import Record
+from ..due import due_pages
 from ..ports.clock import Clock
 from ..ports.database import Database, Outcome, Stored, Write
 from ..ports.message_log import Appended
-from .documents import COMMANDS, command_at
+from .documents import COMMANDS, command_at, commands_at
 from .waits import CommandWaits
 
 DEFAULT_LIFE_MS: Final = 24 * 3600 * 1000
@@ -160,18 +162,18 @@ class Commands:
 
     async def of_device(self, domain: str, device: str, after: int = 0, limit: int = 100) -> Sequence[Command]:
         """A device's commands that were made after a time (ms), oldest first."""
-        found = await self._database.find(COMMANDS.name, "by_device", (domain, device), after=after, limit=limit)
-        return [command_at(stored) for stored in found]
+        return commands_at(
+            await self._database.find(COMMANDS.name, "by_device", (domain, device), after=after, limit=limit)
+        )
 
     async def outstanding(self, domain: str, device: str, after: str = "", limit: int = 1_000) -> Sequence[Command]:
         """What the device has not acknowledged yet, in order, behind a place in it (``Command.order``).
 
         Some may have expired: ``claim`` finds out.
         """
-        found = await self._database.find(
-            COMMANDS.name, "outstanding", (domain, device, True), after=after, limit=limit
+        return commands_at(
+            await self._database.find(COMMANDS.name, "outstanding", (domain, device, True), after=after, limit=limit)
         )
-        return [command_at(stored) for stored in found]
 
     async def wait(self, domain: str, command_id: str, seconds: float) -> Command:
         """The command once it is over, or as it is when the time has passed. Raises NotFound, and Conflict."""
@@ -208,22 +210,28 @@ class Commands:
             raise MessageRefused(f"command {command_id} is not for {device!a}", code="topic_mismatch")
         return await self._move(stored, evidence, answer)
 
-    async def claim(self, domain: str, device: str, command_id: str, again: bool) -> Command | None:
+    async def claim(
+        self, domain: str, device: str, command_id: str, *, again: bool = False, carrier: str = ""
+    ) -> Command | None:
         """Mark a command as sent, and return it if it is the caller's to hand to the device now.
 
         None: it is for another device, is over, or was handed over before; with ``again``, one that the device has not
-        acknowledged is handed over once more. Raises NotFound and Unavailable.
+        acknowledged is handed over once more. ``carrier``: the session that it is handed to; what is marked for it is its
+        own. Raises NotFound and Unavailable.
         """
         for _ in range(ATTEMPTS):
             stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
             if stored is None:
                 raise NotFound
             command = command_at(stored)
-            if command.device != device or not command.is_outstanding or (command.state == life.SENT and not again):
+            mine = again or command.state != life.SENT or (carrier != "" and command.carrier == carrier)
+            if command.device != device or not command.is_outstanding or not mine:
                 return None
             now = self._clock.now()
             evidence = "expire" if command.state != life.SENT and command.expires_at <= now else "sent"
             moved = life.advance(command, evidence, now)
+            if not moved.is_final and moved.carrier != carrier:
+                moved = replace(moved, carrier=carrier)
             if moved == command:
                 return command
             if (await self._write(stored, moved)).done:
@@ -234,25 +242,26 @@ class Commands:
         """Do what time asks for: expire, time out, append again. Returns how many commands moved. Raises Unavailable."""
         now = self._clock.now()
         moved = 0
-        for stored in await self._database.find(COMMANDS.name, "due", (True,), limit=limit):
-            try:
-                command = command_at(stored)
-                if command.due > now:
-                    break
-                moved += await self._tend(stored, command, now)
-            except IotSphereError as error:
-                if isinstance(error, Unavailable):
-                    raise
-                # Somebody else has moved or removed it at this moment, or has written there what is no command.
-                log.info("command_not_tended", command=stored.key, code=error.code, message=error.message)
+        async with aclosing(due_pages(self._database, COMMANDS.name, (True,), now, limit)) as pages:
+            async for page in pages:
+                for stored in page:
+                    moved += await self._tend(stored, now)
         return moved
 
-    async def _tend(self, stored: Stored, command: Command, now: int) -> bool:
-        evidence = life.timed_evidence(command, now)
-        if evidence == "heal":
-            await self._queue(stored, command)
-        elif evidence is not None:
-            await self.learn(command.domain, command.id, evidence)
+    async def _tend(self, stored: Stored, now: int) -> bool:
+        try:
+            command = command_at(stored)
+            evidence = life.timed_evidence(command, now)
+            if evidence == "heal":
+                await self._queue(stored, command)
+            elif evidence is not None:
+                await self.learn(command.domain, command.id, evidence)
+        except Unavailable:
+            raise
+        except IotSphereError as error:
+            # Somebody else has moved or removed it at this moment, or has written there what is no command.
+            log.debug("command_not_tended", command=stored.key, code=error.code, message=error.message)
+            return False
         return evidence is not None
 
     async def _move(

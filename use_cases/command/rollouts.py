@@ -24,23 +24,20 @@ from ...entities.shadow import ShadowKey
 from ...entities.shadow_changes import Wanted
 from ..fleet import Fleet
 from ..ports.clock import Clock
-from ..ports.database import Collection, Database, Index, Stored, Write
+from ..ports.database import Database, Stored, Write
 from ..shadow.shadows import Shadows
 from .commands import Commands, Order
-from .documents import COMMANDS
+from .documents import COMMANDS, ROLLOUTS, TARGETS, rollout_at, rollouts_at
 
 log = structlog.get_logger("iotsphere.rollouts")
 
-ROLLOUTS: Final = Collection(
-    "rollouts", (Index("open", ("open", "created_at")), Index("of_domain", ("domain", "created_at")))
-)
-TARGETS: Final = Collection("rollout_targets")
 MAX_TARGETS: Final = 100_000
 AT_ONCE: Final = 500
 PARALLEL: Final = 50
 PAGE: Final = 1_000
 COUNT_EVERY_MS: Final = 2_000
 ATTEMPTS: Final = 10
+OPEN_PAGE: Final = 100
 RECALL_FOR_MS: Final = 10_000
 
 
@@ -61,6 +58,7 @@ class Rollouts:
         self._reach = reach
         self._clock = clock
         self._counted_at: dict[str, int] = {}
+        self._said: set[tuple[str, str]] = set()  # which waits, and why, so that it is said once
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -75,25 +73,24 @@ class Rollouts:
         (outcome,) = await self._database.write(ROLLOUTS.name, [Write(begun.key, None, life.body_of(begun))])
         if outcome.stands is None:
             raise Conflict(f"rollout {rollout.id} was removed at this moment: start it again")
-        known = life.rollout_of(outcome.stands.body)
+        known = rollout_at(outcome.stands)
         if (known.kind, known.payload, known.filter) != (begun.kind, begun.payload, begun.filter):
             raise Conflict(f"{rollout.id} is the id of another rollout: choose a new one")
         return known
 
     async def get(self, domain: str, rollout_id: str) -> Rollout:
         """A rollout. Raises NotFound."""
-        return life.rollout_of((await self._stored(domain, rollout_id)).body)
+        return rollout_at(await self._stored(domain, rollout_id))
 
     async def of_domain(self, domain: str, after: int = 0, limit: int = 100) -> Sequence[Rollout]:
         """Rollouts that were begun after a time (ms), oldest first."""
-        found = await self._database.find(ROLLOUTS.name, "of_domain", (domain,), after=after, limit=limit)
-        return [life.rollout_of(stored.body) for stored in found]
+        return rollouts_at(await self._database.find(ROLLOUTS.name, "of_domain", (domain,), after=after, limit=limit))
 
     async def steer(self, domain: str, rollout_id: str, wish: str) -> Rollout:
         """``pause``, ``resume`` or ``cancel``; what a device was sent stays sent. Raises NotFound and Conflict."""
         for _ in range(ATTEMPTS):
             stored = await self._stored(domain, rollout_id)
-            rollout = life.rollout_of(stored.body)
+            rollout = rollout_at(stored)
             state = life.LIFE.get((rollout.state, wish))
             if state is None:
                 raise Conflict(f"rollout {rollout_id} is {rollout.state}: it cannot {wish}", state=rollout.state)
@@ -128,15 +125,27 @@ class Rollouts:
     async def tend(self) -> int:
         """Take each open rollout one step further. Returns how many devices were given something. Raises Unavailable."""
         given = 0
-        for stored in await self._database.find(ROLLOUTS.name, "open", (True,), after=0, limit=100):
-            try:
-                given += await self._tend(stored, life.rollout_of(stored.body))
-            except (IotSphereError, TypeError) as error:
-                if isinstance(error, Unavailable):
-                    raise
-                # It goes on next time, unless somebody has written there what is no rollout.
-                log.warning("rollout_waits", rollout=stored.key, message=str(error))
+        after: int | Stored = 0
+        while page := await self._database.find(ROLLOUTS.name, "open", (True,), after=after, limit=OPEN_PAGE):
+            for stored in page:
+                given += await self._tend_one(stored)
+            after = page[-1]
+            if len(page) < OPEN_PAGE or type(after.body.get("created_at")) is not int:  # those behind it are no numbers
+                break
         return given
+
+    async def _tend_one(self, stored: Stored) -> int:
+        try:
+            return await self._tend(stored, rollout_at(stored))
+        except Unavailable:
+            raise
+        except (IotSphereError, LookupError, TypeError, ValueError) as error:
+            # It goes on next time, unless somebody has written there what is no rollout, or are no devices of one.
+            why = stored.key, str(error)
+            if why not in self._said:
+                log.warning("rollout_waits", rollout=stored.key, message=str(error))
+            self._said = {*self._said, why} if len(self._said) < OPEN_PAGE else {why}
+            return 0
 
     async def _tend(self, stored: Stored, rollout: Rollout) -> int:
         if rollout.state == life.RESOLVING:

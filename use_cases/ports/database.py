@@ -74,7 +74,7 @@ class Change(NamedTuple):
     ``dropped`` (the whole collection; ``key`` is empty) or ``quiet`` (only the token has moved on). ``before`` and
     ``after``: the document around the change; None where there was none, or where the store did not keep it: then
     ``whole`` is False, and the reader looks the document up. ``revision``: of ``after``, 0 where it is not known.
-    ``at``: ms since 1970 by the store's clock.
+    ``at``: ms since 1970 by the store's clock. ``mended``: what of ``after`` is no JSON and was replaced ("": nothing).
     """
 
     token: str
@@ -86,6 +86,7 @@ class Change(NamedTuple):
     before: Body | None = None
     after: Body | None = None
     whole: bool = True
+    mended: str = ""
 
 
 class Database(Protocol):
@@ -93,7 +94,8 @@ class Database(Protocol):
 
     Keys are non-empty texts of up to 512 bytes without NUL, and sort by code point. Bodies hold what JSON holds (integers
     of 64 bits, finite doubles, whole characters, no key that is empty, begins with ``$`` or contains ``.`` or NUL, at
-    most MAX_DEPTH levels) and come back equal, 1.0 as 1.0 and 1 as 1. Field names that begin with ``_`` and the field
+    most MAX_DEPTH levels) and come back equal, 1.0 as 1.0 and 1 as 1. What others wrote is read whatever it is: what JSON
+    has not becomes a text or null, and a key that is no text is none of ours. Field names that begin with ``_`` and the field
     ``revision``, both at the top, are the store's own and are refused with RequestInvalid, as are bodies above
     MAX_DOCUMENT_BYTES (as JSON) and collections that this object was not told of by ``ensure``. Durability: a write that returned survives what the store is set
     up for (MongoDB: majority and journal; embedded: fsync). Errors: Unavailable (retry; a write may or may not have

@@ -7,6 +7,7 @@ the ``ShadowWriter`` on the newest state. Nothing here asks whether somebody may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,6 +19,7 @@ from ...entities.merge_patch import same
 from ...entities.shadow import Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
 from ...entities.shadow_changes import DATABASE, Wanted, adopt, delete, deliver, desire, expire
 from ...entities.shadow_reports import Report, report
+from ..due import due_pages
 from ..ports.clock import Clock
 from ..ports.database import Body, Database, Stored
 from .writer import SHADOWS, Change, ShadowFormat, ShadowWriter
@@ -91,22 +93,18 @@ class Shadows:
 
     async def expire(self) -> int:
         """Let all wishes end whose time has come; returns how many shadows had some. Raises Unavailable."""
-        now = self._clock.now()
         count = 0
-        page = await self._database.find(SHADOWS.name, "due", (), limit=EXPIRY_PAGE)
-        while page:
-            due = [shadow_key(found.key) for found in page if found.body["due"] <= now and is_shadow_key(found.key)]
-            answers = await self.writer.many([(key, expire) for key in due])
-            for key, answer in zip(due, answers, strict=True):
-                if isinstance(answer, Unavailable):
-                    raise answer
-                if isinstance(answer, IotSphereError):  # written there by hand, and no shadow any more
-                    log.warning("wish_not_expired", shadow=key.text, code=answer.code, message=answer.message)
-                else:
-                    count += answer.changed
-            if page[-1].body["due"] > now:
-                break
-            page = await self._database.find(SHADOWS.name, "due", (), after=page[-1], limit=EXPIRY_PAGE)
+        pages = due_pages(self._database, SHADOWS.name, (), self._clock.now(), EXPIRY_PAGE)
+        async with aclosing(pages):
+            async for page in pages:
+                keys = [shadow_key(found.key) for found in page if is_shadow_key(found.key)]
+                for key, answer in zip(keys, await self.writer.many([(key, expire) for key in keys]), strict=True):
+                    if isinstance(answer, Unavailable):
+                        raise answer
+                    if isinstance(answer, IotSphereError):  # written there by hand, and no shadow any more
+                        log.debug("wish_not_expired", shadow=key.text, code=answer.code, message=answer.message)
+                    else:
+                        count += answer.changed
         return count
 
     async def get(self, key: ShadowKey) -> Shadow:

@@ -28,12 +28,13 @@ from ..use_cases.access.devices import Devices
 from ..use_cases.care.device_care import DeviceCare
 from ..use_cases.changes.propagate import HEARTBEATS, ChangeStores, PropagateChanges
 from ..use_cases.command.commands import Commands
-from ..use_cases.command.documents import COMMANDS
-from ..use_cases.command.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
+from ..use_cases.command.documents import COMMANDS, ROLLOUTS, TARGETS
+from ..use_cases.command.rollouts import Reach, Rollouts
 from ..use_cases.facts.processor import Processor
 from ..use_cases.facts.tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
 from ..use_cases.ports.clock import Clock
+from ..use_cases.ports.database import Change
 from ..use_cases.ports.telemetry import TelemetryStore
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.roster import Roster
@@ -137,7 +138,11 @@ class State:
         further = () if mapped is None else mapped.collections
         self.collections = (*COLLECTIONS, *further)
         self.tell = DatabaseChangeAdapter(edge, clock, log.domains, mapped)
-        self.keeping = ShadowKeeping(database, self.shadows, clock)
+
+        async def alarm(change: Change, reason: str) -> None:
+            await ground.publish([self.tell.unkept(change, reason)])
+
+        self.keeping = ShadowKeeping(database, self.shadows, clock, alarm)
         self.listener = PropagateChanges(
             ChangeStores(database, log, documents, TOLD, further),
             ground.publish,

@@ -31,6 +31,7 @@ def state_measures(state: State) -> Any:
         count("changes_gaps", "Times that the database no longer knew what had changed", lambda: listener.gaps),
         gauge("changes_lag_seconds", "From the last change to its message", lambda: listener.lag / 1_000),
         count("changes_not_told", "Changes that could not be told, and are alerts", lambda: state.tell.failed),
+        count("changes_damaged", "Changes told with something replaced that is no JSON", lambda: state.tell.damaged),
         count("changes_not_kept", "Versions of shadows that could not be kept", lambda: state.keeping.unkept),
         outcome("applied", "Facts folded into the database", APPLIED),
         outcome("superseded", "Facts that were older than what is known", SUPERSEDED),

@@ -127,7 +127,7 @@ SILENT = {
     "a shadow that is gone": change("shadows", KEY.text, {"version": 1}, None),
     "a command that is gone": change("commands", "iotsphere/x", commands.body_of(command()), None),
     "a command that is as it was": change(
-        "commands", "iotsphere/x", commands.body_of(command()), commands.body_of(command())
+        "commands", command().key, commands.body_of(command()), commands.body_of(command())
     ),
     "a notification that came through the log": change("notifications", "iotsphere/ann/n", None, {"logged": True}),
     "a notification that is gone": change("notifications", "iotsphere/ann/n", {"unread": True}, None),
@@ -188,3 +188,34 @@ def test_a_loss_is_told_to_the_operators(tell: DatabaseChangeAdapter) -> None:
     assert record.topic == "iotsphere/system/alerts"
     golden.check("changes/history_lost.json", told([record]))
     assert orjson.loads(tell.lost(0, AT, 0).body)["payload"]["since"] is None
+
+
+def test_what_was_mended_is_told_and_an_alert_says_so(tell: DatabaseChangeAdapter) -> None:
+    said = change("notifications", "iotsphere/ann/n1", None, {"content": {"a": None}})
+    told, alert = tell.records(said._replace(mended="a number that is not finite"))
+    assert told.topic == "iotsphere/users/ann/notifications"
+    assert alert.topic == "iotsphere/system/alerts"
+    facts = orjson.loads(alert.body)["payload"]
+    assert (facts["alert"], facts["collection"], facts["document"], facts["reason"]) == (
+        "document_damaged", "notifications", "iotsphere/ann/n1", "it holds a number that is not finite"
+    )  # fmt: skip
+    assert (tell.damaged, tell.failed) == (1, 0)
+    assert told.message_id != alert.message_id
+
+
+def test_a_version_that_cannot_be_kept_has_an_alert_of_its_own(tell: DatabaseChangeAdapter) -> None:
+    by_hand = change("shadows", KEY.text, None, {"desired": {"$x": 1}})
+    alert = tell.unkept(by_hand, "the field name '$x' is empty, begins with $ or holds a dot or NUL: rename it")
+    assert orjson.loads(alert.body)["payload"]["alert"] == "version_not_kept"
+    assert alert.message_id not in [record.message_id for record in tell.records(by_hand)]
+    assert alert.message_id == tell.unkept(by_hand, "another reason").message_id
+
+
+def test_a_command_that_was_mended_is_told(tell: DatabaseChangeAdapter) -> None:
+    (told,) = tell.records(change("commands", command().key, {"state": 7}, commands.body_of(command())))
+    assert told.topic == "iotsphere/devices/dev-1/commands/status"
+
+
+def test_a_command_under_another_key_moves_nobody(tell: DatabaseChangeAdapter) -> None:
+    (told,) = tell.records(change("commands", "iotsphere/another", None, commands.body_of(command())))
+    assert orjson.loads(told.body)["payload"]["reason"].startswith("its domain and id belong under 'iotsphere/0000")

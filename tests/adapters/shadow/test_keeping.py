@@ -26,7 +26,11 @@ class House:
         self.clock = ManualClock()
         self.database = MemoryDatabase(self.clock)
         self.shadows = Shadows(self.database, ShadowDocument(), self.clock)
-        self.keeping = ShadowKeeping(self.database, self.shadows, self.clock)
+        self.alarms: list[tuple[str, str]] = []
+        self.keeping = ShadowKeeping(self.database, self.shadows, self.clock, self.alarm)
+
+    async def alarm(self, change: Change, reason: str) -> None:
+        self.alarms.append((change.key, reason))
 
     async def body(self) -> Body | None:
         stored = await self.database.get("shadows", KEY.text)
@@ -119,6 +123,7 @@ async def test_what_is_too_large_to_be_kept_is_passed_over_and_counted(house: Ho
     large = change(None, {"version": 5, "desired": {"text": "x" * 999_950}, "updatedAt": 1})
     await house.keeping([large, good])
     assert house.keeping.unkept == 1
+    assert [key for key, _ in house.alarms] == [KEY.text]
     assert await house.kept() == [("iotsphere/d1@000000000004", {"n": 4})]
 
 

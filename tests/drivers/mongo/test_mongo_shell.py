@@ -130,6 +130,18 @@ async def test_what_json_does_not_have_is_read_as_text_and_can_be_replaced(
     assert await database.put("things", Write("d/a", stands, None)) is None
 
 
+async def test_what_is_no_number_is_told_mended_and_the_last_revision_is_followed(
+    database: MongoDatabase, shell: Mongo
+) -> None:
+    token = await database.now()
+    shell.things.insert_one({"_id": "d/a", "n": [float("nan")], "revision": Int64(2**63 - 1)})
+    stands = await database.get("things", "d/a")
+    assert stands == Stored("d/a", 2**63 - 1, {"n": [None]})
+    (change,) = await up_to_now(database, token)
+    assert (change.after, change.mended) == ({"n": [None]}, "a number that is not finite")
+    assert await database.put("things", Write("d/a", stands, {"n": 1})) == Stored("d/a", 1, {"n": 1})
+
+
 async def test_another_order_of_fields_is_no_other_document(database: MongoDatabase, shell: Mongo) -> None:
     shell.things.insert_one({"b": {"y": 1, "x": 2}, "a": 1, "revision": 7, "_id": "d/a"})
     seen = Stored("d/a", 7, {"a": 1, "b": {"x": 2, "y": 1}})
@@ -231,5 +243,5 @@ async def test_a_database_that_was_there_before_us_is_taken_over(mongo_url: str,
 
 
 def test_years_beyond_the_calendar_are_nothing() -> None:
-    assert plain(DatetimeMS(-(2**62))) is None
-    assert plain([{"at": DatetimeMS(0)}]) == [{"at": "1970-01-01T00:00:00.000Z"}]
+    assert plain(DatetimeMS(-(2**62)), set()) is None
+    assert plain([{"at": DatetimeMS(0)}], set()) == [{"at": "1970-01-01T00:00:00.000Z"}]

@@ -110,6 +110,54 @@ async def test_what_would_be_told_wrongly_or_is_no_document_is_refused(
     assert list(await database.scan("things")) == [Stored("d/a", 1, {"n": 1})]
 
 
+@pytest.mark.parametrize(
+    ("body", "read", "mended"),
+    [
+        ("""'{"a":1e999}'""", {"a": None}, "a number that is not finite"),
+        (r"""'{"a":"\ud800"}'""", {"a": "\ufffd"}, "half a surrogate pair"),
+        ("CAST(x'7b2261223a22ff227d' AS TEXT)", {"a": "\ufffd"}, "damaged text"),
+    ],
+)
+async def test_what_is_no_json_is_read_and_told_mended_and_can_be_replaced(
+    database: SqliteDatabase, shell: sqlite3.Connection, body: str, read: object, mended: str
+) -> None:
+    token = await database.now()
+    shell.execute(f"INSERT INTO things(key, body) VALUES ('d/a', {body})")
+    stands = await database.get("things", "d/a")
+    assert stands == Stored("d/a", 1, read)
+    assert list(await database.scan("things")) == [stands]
+    (change,) = await up_to_now(database, token)
+    assert (change.after, change.mended) == (read, mended)
+    assert await database.put("things", Write("d/a", stands, {"n": 1})) == Stored("d/a", 2, {"n": 1})
+    *_, change = await up_to_now(database, token)
+    assert (change.before, change.mended) == (read, "")
+
+
+async def test_keys_that_are_no_text_are_none_of_ours(
+    database: SqliteDatabase, shell: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = await database.now()
+    shell.execute("INSERT INTO things(key, body) VALUES (CAST(x'64ff' AS TEXT), '{\"label\":\"red\"}')")
+    shell.execute("INSERT INTO things(key, body) VALUES (x'00ff', '{\"label\":\"red\"}')")
+    await insert(database, "things", {"d/a": {"label": "red"}, "z": {"label": "red"}})
+    assert [one.key for one in await database.scan("things", limit=2)] == ["d/a", "z"]
+    assert [one.key for one in await database.find("things", "label", ["red"], limit=2)] == ["d/a", "z"]
+    assert [change.key for change in await up_to_now(database, token)] == ["d/a", "z"]
+    assert "no text" in caplog.text
+
+
+@pytest.mark.parametrize(("revision", "seen", "following"), [("'x'", 0, 1), ("2.7", 2, 3), (2**63 - 1, 2**63 - 1, 1)])
+async def test_a_revision_that_is_none_stands_in_nobodys_way(
+    database: SqliteDatabase, shell: sqlite3.Connection, revision: object, seen: int, following: int
+) -> None:
+    await insert(database, "things", {"d/a": {"n": 1}})
+    shell.execute(f"UPDATE things SET revision = {revision}")
+    stands = await database.get("things", "d/a")
+    assert stands == Stored("d/a", seen, {"n": 1})
+    assert await database.put("things", Write("d/a", stands, {"n": 2})) == Stored("d/a", following, {"n": 2})
+    assert await database.get("things", "d/a") == Stored("d/a", following, {"n": 2})
+
+
 async def test_what_was_rolled_back_is_not_told(database: SqliteDatabase, shell: sqlite3.Connection) -> None:
     token = await database.now()
     shell.executescript("BEGIN; INSERT INTO things(key, body) VALUES ('d/a', '{}'); ROLLBACK;")
@@ -152,7 +200,7 @@ async def test_a_search_walks_along_its_index(
     from iotsphere.drivers.sqlite.state_search import query
 
     chosen = next(one for one in COLLECTIONS[0].indexes if one.name == index)
-    text, values = query("things", chosen, equal, after, 10)
+    text, values = query("things", chosen, equal, after)
     await database.ready()
     plan = [row[3] for row in shell.execute(f"EXPLAIN QUERY PLAN {text}", values)]
     assert len(plan) == 1, plan  # in particular, nothing is sorted

@@ -13,7 +13,8 @@ from iotsphere.entities.errors import Conflict, MessageRefused
 from iotsphere.entities.rollout import Rollout, body_of
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.use_cases.command.documents import COMMANDS
-from iotsphere.use_cases.command.rollouts import ROLLOUTS, TARGETS, Reach, Rollouts
+from iotsphere.use_cases.command.documents import ROLLOUTS, TARGETS
+from iotsphere.use_cases.command.rollouts import Reach, Rollouts
 from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadow.shadows import Shadows
