@@ -102,6 +102,8 @@ def _growth(rules: Rules, state: State) -> tuple[Growth, dict[int, tuple[Ints, l
             growth.increase[place] = made.increase
             growth.resets[place] = made.event == RESET
             growth.implausible[place] = made.event == IMPLAUSIBLE
+        # What comes between two readings changes what the later ones added.
+        points.fresh[first:end] |= np.logical_or.accumulate(points.fresh[first:end])
         carries[index] = which, after
     return growth, carries
 

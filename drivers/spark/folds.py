@@ -1,0 +1,88 @@
+"""Memory for jobs: rows of one hash bucket, with what is remembered of it, become results; in batch and in stream alike.
+
+Thousands of series share a bucket and one piece of state, since a call into Python for each of them would cost more
+than the work. Spark keeps the state with the batch's number: after a crash it begins a batch again from the state that
+was before it, so the same rows give the same results.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column
+    from pyspark.sql.streaming.state import GroupState
+
+BUCKET: Final = "bucket"
+BUCKETS: Final = 16
+
+
+class Moment(NamedTuple):
+    """When a fold is called. ``now``: µs since 1970. ``whole``: these are all rows there will be; keep nothing."""
+
+    now: int
+    whole: bool
+
+
+# State before (None: none), rows, when; to state after, and results.
+Fold = Callable[[bytes | None, pa.Table, Moment], tuple[bytes, pa.Table]]
+
+
+def bucket(*columns: str, of: int = BUCKETS) -> Column:
+    """The hash bucket of a row, by the columns that name what is remembered."""
+    return F.pmod(F.xxhash64(*columns), F.lit(of)).cast("int")
+
+
+def folded(rows: DataFrame, fold: Fold, schema: StructType, wake_s: float = 0.0) -> DataFrame:
+    """Apply a fold to each bucket of rows that have a column ``bucket``.
+
+    ``wake_s``: in stream, call it for a bucket without new rows too, at most so often; 0 = never.
+    """
+    inside = [column for column in rows.columns if column != BUCKET]
+    if not rows.isStreaming:
+
+        def in_batch(table: pa.Table) -> pa.Table:
+            return fold(None, table.select(inside), Moment(_now(), whole=True))[1]
+
+        return rows.groupBy(BUCKET).applyInArrow(in_batch, schema)
+
+    empty = pa.schema([pa.field(name, _arrow_type(rows, name)) for name in inside])
+
+    def in_stream(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:  # noqa: ARG001
+        # Spark joins results of several buckets, of which some are empty; it is right about their types.
+        warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
+        tables = [pa.Table.from_pandas(frame[inside], schema=empty, preserve_index=False) for frame in frames]
+        table = pa.concat_tables(tables) if tables else empty.empty_table()
+        after, results = fold(state.get[0] if state.exists else None, table, Moment(_now(), whole=False))
+        state.update((after,))
+        if wake_s:
+            state.setTimeoutDuration(int(wake_s * 1_000))
+        yield results.to_pandas()
+
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if wake_s else GroupStateTimeout.NoTimeout
+    return rows.groupBy(BUCKET).applyInPandasWithState(in_stream, schema, "memory binary", "update", timeout)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000
+
+
+def _arrow_type(rows: DataFrame, name: str) -> pa.DataType:
+    kinds = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+    }
+    return kinds[rows.schema[name].dataType.simpleString()]

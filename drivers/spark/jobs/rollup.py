@@ -1,0 +1,160 @@
+"""Rollups: readings of each metric by minute, hour and day, with percentiles and the growth of counters.
+
+Minutes and hours are absolute instants; days are the calendar days of the device's site (``zones``). Rows in the store
+are set, not added to: what is written twice is the same, and a row is never replaced by one that knows less.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ....entities.analytics.calendar import MINUTE_US, parse_zones
+from ....entities.analytics.counter import CounterRule
+from ....entities.errors import RequestInvalid
+from ..folds import BUCKET, Moment, bucket, folded
+from ..rollups.fold import MINUTE, NAMES, Rules, step
+from ..rollups.points import DUPLICATE, UNTRUSTED, Points
+from ..rollups.rows import ARROW, RAW, named, table_of
+from ..rollups.state import State
+from ..sinks.documents import Kept, keep
+from . import Counts, Job, Option, Run
+from .lake import believable
+
+COLLECTION: Final = "rollups"
+# Columns of the frame, and what they are called in a document.
+FIELDS: Final = {
+    **{name: name for name in ("domain", "metric", "resolution", "start", "end", "zone", "count", "sum", "min", "max")},
+    **{name: name for name in ("mean", "last", "p50", "p95", "p99", "increase", "resets", "implausible")},
+    **{name: name for name in ("duplicates", "untrusted")},
+    "device_id": "device",
+    "offset_minutes": "offsetMinutes",
+    "last_time": "lastAt",
+}
+OPTIONS: Final = (
+    Option("lateness_minutes", 30, "minutes by which a reading may be older than the newest of its metric and device"),
+    Option("zones", "", "zones of sites for days: DEVICE=Europe/Berlin,… with * and ? in DEVICE; else UTC"),
+    Option("counters", "", "metrics that are counters: NAME[:MODULUS[:MOST PER HOUR]],…"),
+    Option("keep_minutes_days", 90, "days after which rows of minutes are removed; 0 keeps them"),
+)
+
+
+def rules_of(run: Run) -> Rules:
+    """What the options say. Raises RequestInvalid."""
+    lateness = int(run.options["lateness_minutes"]) * MINUTE_US
+    if lateness < 0:
+        raise RequestInvalid("lateness_minutes is below 0: give the minutes that readings may come late")
+    counters = dict(_counter(part.strip()) for part in str(run.options["counters"]).split(",") if part.strip())
+    return Rules(lateness, counters, parse_zones(str(run.options["zones"])))
+
+
+def _counter(text: str) -> tuple[str, CounterRule]:
+    name, _, rest = text.partition(":")
+    modulus, _, maximum = rest.partition(":")
+    try:
+        rule = CounterRule(*(float(number) if number else None for number in (modulus, maximum)))
+    except ValueError as error:
+        raise RequestInvalid(
+            f"{text!a} is no counter: write NAME, NAME:MODULUS or NAME:MODULUS:MOST_PER_HOUR"
+        ) from error
+    if not name or not all(bound is None or 0 < bound < float("inf") for bound in (rule.modulus, rule.maximum)):
+        raise RequestInvalid(f"{text!a} is no counter: it needs a name, and numbers above 0")
+    return name, rule
+
+
+def transform(readings: DataFrame, run: Run) -> DataFrame:
+    """The rows of all buckets that the readings change. In a batch run, those are all there are."""
+    rules = rules_of(run)
+
+    def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
+        state = State.load(before)
+        rows = changed_rows(state, rules, table, moment.whole)
+        return b"" if moment.whole else state.dump(), rows
+
+    return named(folded(_points(readings), fold, RAW))
+
+
+def _points(readings: DataFrame) -> DataFrame:
+    """What the fold needs of numbers; the rest stays out of the shuffle."""
+    flags = sum(
+        F.when(F.array_contains("quality", mark), flag).otherwise(0)
+        for mark, flag in (("clock_untrusted", UNTRUSTED), ("duplicate", DUPLICATE))
+    )
+    finite = F.col("value").isNotNull() & ~F.isnan("value") & (F.abs("value") < float("inf"))
+    return (
+        believable(readings)
+        .where(finite)
+        .select(
+            bucket("domain", "device_id", "metric").alias(BUCKET),
+            F.concat_ws("/", "domain", "device_id", "metric").alias("series"),
+            F.unix_micros("event_time").alias("at"),
+            F.unix_micros("received_time").alias("received"),
+            F.col("offset"),
+            F.col("sample"),
+            F.col("value"),
+            F.xxhash64("message_id").alias("identity"),
+            F.lit(flags).alias("flags"),
+        )
+    )
+
+
+def changed_rows(state: State, rules: Rules, table: pa.Table, whole: bool) -> pa.Table:
+    """What the points of a table change; the state is taken further, unless these are all (``whole``)."""
+    if not table.num_rows:
+        return ARROW.empty_table()
+    series = table["series"].combine_chunks().dictionary_encode()
+    columns = {name: table[name].to_numpy() for name in table.column_names if name != "series"}
+    indexes = state.indexes(series.dictionary.to_pylist())[series.indices.to_numpy()]
+    fresh = Points(
+        series=indexes,
+        at=columns["at"],
+        offset=columns["offset"],
+        sample=columns["sample"].astype(np.int64),
+        value=columns["value"],
+        identity=columns["identity"],
+        flags=columns["flags"].astype(np.int64),
+        fresh=np.ones(len(indexes), np.bool_),
+    )
+    names = state.names  # the step may forget some and number the others anew
+    return table_of(names, rules, step(rules, state, fresh, columns["received"], whole=whole))
+
+
+def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  what is set is the same in each batch
+    """Set the rows in the database. Rows of minutes go after their time, unless somebody asked for them by a batch run."""
+    days = int(run.options["keep_minutes_days"]) if run.following else 0
+    return keep(result, run.database, COLLECTION, partial(_documents, timedelta(days=days)))
+
+
+def _documents(minutes_kept: timedelta, rows: pa.RecordBatch) -> list[Kept]:
+    """The documents of rows. Fields that a row does not have are left out."""
+    made = []
+    columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
+    fields = [(name, columns[column]) for column, name in FIELDS.items()]
+    columns["last_time"] = [
+        at and at.replace(microsecond=at.microsecond // 1_000 * 1_000) for at in columns["last_time"]
+    ]
+    texts = [f"{start:%Y-%m-%dT%H:%M:%SZ}" for start in columns["start"]]
+    for index, start in enumerate(texts):
+        body = {name: values[index] for name, values in fields if values[index] is not None}
+        key = f"{body['domain']}/{body['device']}/{body['metric']}/{body['resolution']}/{start}"
+        expires = body["end"] + minutes_kept if minutes_kept and body["resolution"] == NAMES[MINUTE] else None
+        made.append(Kept(key, body, columns["first_offset"][index], columns["last_offset"][index], expires))
+    return made
+
+
+JOB: Final = Job(
+    name="rollup",
+    version=1,
+    transform=transform,
+    write=write,
+    stateful=True,
+    mode="update",
+    options=OPTIONS,
+    state_options=("lateness_minutes", "zones", "counters"),
+)

@@ -1,0 +1,88 @@
+"""Results as documents in a store of the operator's choice, each set as a whole under its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from ....entities.errors import RequestInvalid
+
+MONGODB: Final = ("mongodb://", "mongodb+srv://")
+EMBEDDED_FILE: Final = "analytics.db"
+BATCH: Final = 1_000
+_WRITTEN: Final = StructType([StructField("written", LongType(), False)])
+
+
+class Kept(NamedTuple):
+    """A document. ``body``: JSON values and moments (UTC, whole milliseconds).
+
+    ``first``, ``last``: the offsets in the log between which it knows all that it is about. ``expires``: when it may go.
+    """
+
+    key: str
+    body: Mapping[str, Any]
+    first: int
+    last: int
+    expires: datetime | None = None
+
+
+class DocumentSink(Protocol):
+    """Keeps documents by collection and key, for other programs to read at any time."""
+
+    def write(self, collection: str, documents: Sequence[Kept]) -> int:
+        """Set documents, and return how many there were; they are durable then (MongoDB: majority, SQLite: fsync).
+
+        One that is there stays where it knows more, with a lower ``first`` or a higher ``last``: so repeating is
+        harmless, and whoever begins anew from the start of the log takes no row back. Raises DatabaseUnavailable: some
+        may have been set, and all are to be set again.
+        """
+        ...
+
+
+Encode = Callable[[pa.RecordBatch], list[Kept]]
+
+
+def open_sink(database: str) -> AbstractContextManager[DocumentSink]:
+    """The sink of an address, ``mongodb://…/NAME``, or of a folder. Raises RequestInvalid, DatabaseUnavailable."""
+    if database.startswith(MONGODB):
+        from .mongo import MongoSink  # noqa: PLC0415  only where it is chosen
+
+        return MongoSink(database)
+    if "://" in database:
+        raise RequestInvalid(
+            "results are kept in mongodb://HOST:PORT/NAME?replicaSet=… or in a folder: give one of them"
+        )
+    from .embedded import EmbeddedSink  # noqa: PLC0415  only where it is chosen
+
+    return EmbeddedSink(Path(database) / EMBEDDED_FILE)
+
+
+def keep(result: DataFrame, database: str, collection: str, encode: Encode) -> dict[str, int]:
+    """Write a frame and return the count of documents. Executors write to MongoDB, the driver to its own folder."""
+    if database.startswith(MONGODB):
+        written = result.mapInArrow(partial(_write_part, database, collection, encode), _WRITTEN)
+        return {collection: sum(row.written for row in written.collect())}
+    count = 0
+    with open_sink(database) as sink:
+        for batch in result.toArrow().to_batches(BATCH):
+            count += sink.write(collection, encode(batch))
+    return {collection: count}
+
+
+def _write_part(
+    database: str, collection: str, encode: Encode, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    count = 0
+    with open_sink(database) as sink:
+        for batch in batches:
+            for start in range(0, batch.num_rows, BATCH):
+                count += sink.write(collection, encode(batch.slice(start, BATCH)))
+    yield pa.RecordBatch.from_pydict({"written": pa.array([count], pa.int64())})

@@ -1,0 +1,100 @@
+"""Results in MongoDB: each document is replaced as a whole, in one step, unless the one that is there knows more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, Self
+
+import pymongo
+from bson.codec_options import CodecOptions
+from pymongo import ReplaceOne
+from pymongo.errors import BulkWriteError, ConfigurationError, InvalidURI, OperationFailure, PyMongoError
+
+from ....entities.errors import DatabaseUnavailable, RequestInvalid
+from .documents import Kept
+
+TIMEOUT_MS: Final = 20_000
+DUPLICATE_KEY: Final = 11000
+EXPIRES: Final = "expires"
+INDEX_EXISTS_OTHERWISE: Final = 85
+
+
+class MongoSink:
+    """A ``DocumentSink`` in the database that the address names; keys are ``_id``, and texts that sort by time."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: pymongo.MongoClient[dict[str, Any]] | None = None
+        self._seen: set[str] = set()
+
+    def __enter__(self) -> Self:
+        try:
+            self._client = pymongo.MongoClient(
+                self._url,
+                appname="iotsphere-spark",
+                w="majority",
+                journal=True,
+                retryWrites=True,
+                serverSelectionTimeoutMS=TIMEOUT_MS,
+                socketTimeoutMS=3 * TIMEOUT_MS,
+            )
+            self._database = self._client.get_default_database(codec_options=CodecOptions(tz_aware=True))
+        except (ConfigurationError, InvalidURI) as error:
+            self.__exit__()
+            raise RequestInvalid(
+                f"the MongoDB address cannot be used ({type(error).__name__}): write mongodb://HOST:PORT/NAME?replicaSet=…"
+            ) from error
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def write(self, collection: str, documents: Sequence[Kept]) -> int:
+        """Set documents. Raises DatabaseUnavailable."""
+        if not documents:
+            return 0
+        # Where nothing is, or what is there knows no more, the filter holds; else the insert finds the key taken.
+        operations = [
+            ReplaceOne(
+                {"_id": kept.key, "firstOffset": {"$gte": kept.first}, "lastOffset": {"$lte": kept.last}},
+                _stored(kept),
+                upsert=True,
+            )
+            for kept in documents
+        ]
+        try:
+            self._prepare(collection, documents)
+            self._database[collection].bulk_write(operations, ordered=False)
+        except BulkWriteError as error:
+            details = error.details or {}
+            for one in (*details.get("writeConcernErrors", ()), *details.get("writeErrors", ())):
+                if one["code"] != DUPLICATE_KEY:
+                    raise _unavailable(OperationFailure("", one["code"])) from error
+        except (PyMongoError, OSError) as error:
+            raise _unavailable(error) from error
+        return len(documents)
+
+    def _prepare(self, collection: str, documents: Sequence[Kept]) -> None:
+        if collection in self._seen or not any(kept.expires for kept in documents):
+            return
+        self._database[collection].create_index([(EXPIRES, 1)], name=EXPIRES, expireAfterSeconds=0)
+        self._seen.add(collection)
+
+
+def _stored(kept: Kept) -> dict[str, Any]:
+    stored = {"_id": kept.key, **kept.body, "firstOffset": kept.first, "lastOffset": kept.last, "schema": 1}
+    if isinstance(kept.expires, datetime):
+        stored[EXPIRES] = kept.expires
+    return stored
+
+
+def _unavailable(error: Exception) -> DatabaseUnavailable:
+    """Without the library's text, which may quote documents."""
+    code = f" {error.code}" if isinstance(error, OperationFailure) else ""
+    return DatabaseUnavailable(
+        f"MongoDB took not all of the results ({type(error).__name__}{code}): see that it has a primary and that its "
+        f"user may write, then run the job again; nothing is counted twice"
+    )
