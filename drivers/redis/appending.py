@@ -22,11 +22,11 @@ from ...entities.position import Partition, Position
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.message_log import Appended, Slice
 from .chunks import Chunk, divide, remember, unknown
-from .endpoint import Command
 from .keys import Keys
 from .link import Link
 from .scripts import SETTLE
 from .shelves import Shelf, Shelves
+from .wire import Command
 
 CHUNKS_IN_FLIGHT: Final = 16
 RECENT: Final = 4_096

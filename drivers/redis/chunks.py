@@ -13,9 +13,9 @@ from typing import Final
 from ...adapters.record import pack
 from ...entities.message import Record
 from ...entities.position import Partition, Position
-from .endpoint import Command
 from .scripts import APPEND
 from .shelves import Shelf, Shelves, places
+from .wire import Command
 
 CHUNK_RECORDS: Final = 500
 CHUNK_BYTES: Final = 1 << 20

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
-import hiredis
-from redis.asyncio.connection import Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.exceptions import (
     AskError,
     ClusterCrossSlotError,
@@ -25,37 +23,10 @@ from redis.exceptions import (
 from ...entities.errors import DurabilityTooWeak, IotSphereError, LogFull, LogUnavailable, RequestInvalid
 from . import durability as levels
 from .options import RedisOptions
+from .wire import Command, Wire
 
-Command = tuple[bytes | str | int, ...]
 # Refusals that end by themselves: a failover, a cluster that is being put right.
 _PASSING: Final = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
-# The stub takes a tuple of one for a tuple of any length.
-_pack: Final = cast("Callable[[Command], bytes]", hiredis.pack_command)
-
-
-class Wire(Protocol):
-    """What is used of the library's connections; they are not typed throughout."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it was opened and not yet closed from this side."""
-        ...
-
-    async def connect(self) -> None:
-        """Open, authenticate and select the database."""
-        ...
-
-    async def disconnect(self, nowait: bool = False) -> None:
-        """Close."""
-        ...
-
-    async def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Write commands."""
-        ...
-
-    async def read_response(self, disable_decoding: bool = False) -> Any:
-        """Read one answer; raises it when it is an error."""
-        ...
 
 
 class Greeting(NamedTuple):
@@ -78,7 +49,7 @@ class Endpoint:
             settings = cast(dict[str, Any], parse_url(url))
         except ValueError as error:
             raise RequestInvalid("the log's address is no Redis URL; write redis://HOST:PORT/DB") from error
-        self._kind = cast(Callable[..., Wire], settings.pop("connection_class", Connection))
+        self._kind = cast(Callable[..., AbstractConnection], settings.pop("connection_class", Connection))
         settings.pop("max_connections", None)
         self._settings = {
             "client_name": "iotsphere",
@@ -96,15 +67,22 @@ class Endpoint:
         """Open and examine a connection. Raises LogUnavailable, DurabilityTooWeak."""
         connection = self._kind(**self._settings)
         try:
-            await connection.connect()
-            greeting = await self._greet(connection)
+            await cast(Any, connection).connect()
         except (RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             raise self.translate(error) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return connection, greeting
+        wire = Wire(connection)
+        try:
+            return wire, await self._greet(wire)
+        except (RedisError, OSError) as error:
+            wire.close()
+            raise self.translate(error) from error
+        except BaseException:
+            wire.close()
+            raise
 
     def confirm(self) -> list[Command]:
         """What to send after writes: WAIT, within the timeout, where replicas are asked for."""
@@ -120,15 +98,15 @@ class Endpoint:
                     f"{count} of {self.options.replicas} replicas of Redis at {self.name} confirmed the write in time"
                 )
 
-    async def _greet(self, connection: Wire) -> Greeting:
+    async def _greet(self, wire: Wire) -> Greeting:
         # PING first: it is refused while the server still loads its data, and INFO is not.
-        _, info, (seconds, micros) = await self._ask(connection, ("PING",), ("INFO", "server"), ("TIME",))
+        _, info, (seconds, micros) = await self._ask(wire, ("PING",), ("INFO", "server"), ("TIME",))
         facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
         levels.check_version(facts["redis_version"], self.name)
         required = levels.REQUIRED[self.durability]
         if required and not self.options.trust_server:
             try:
-                (found,) = await self._ask(connection, ("CONFIG", "GET", *required))
+                (found,) = await self._ask(wire, ("CONFIG", "GET", *required))
             except ResponseError as error:
                 raise DurabilityTooWeak(
                     f"Redis at {self.name} does not let this user look at its durability ({error}): allow CONFIG GET, "
@@ -139,31 +117,9 @@ class Endpoint:
         ahead = int(seconds) * 1000 + int(micros) / 1000 - time.monotonic() * 1000
         return Greeting(facts["run_id"], facts["redis_version"], ahead)
 
-    async def exchange(self, connection: Wire, commands: Sequence[Command], replies: list[Any]) -> None:
-        """Send commands in one write and add their answers to ``replies``, errors as values.
-
-        Raises RedisError or OSError when the connection breaks; TimeoutError, one of the latter, when the next answer
-        takes longer than the timeout.
-        """
-        limit = self.options.timeout
-        async with asyncio.timeout(limit) as patience:
-            renewed = time.monotonic()
-            # hiredis packs several times faster than the library's asyncio connection does.
-            packed = [_pack(command) for command in commands]
-            await connection.send_packed_command(packed, check_health=False)
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as error:
-                    replies.append(error)
-                # Timers are not for nothing, so only a long stream of answers gets another one.
-                if time.monotonic() - renewed > limit / 4:
-                    renewed = time.monotonic()
-                    patience.reschedule(asyncio.get_running_loop().time() + limit)
-
-    async def _ask(self, connection: Wire, *commands: Command) -> list[Any]:
+    async def _ask(self, wire: Wire, *commands: Command) -> list[Any]:
         replies: list[Any] = []
-        await self.exchange(connection, commands, replies)
+        await wire.exchange(commands, replies, self.options.timeout)
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise reply

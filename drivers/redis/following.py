@@ -173,14 +173,14 @@ class Feed:
             await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def _hear(self) -> None:
-        connection, _ = await self._endpoint.connect()
+        wire, _ = await self._endpoint.connect()
         try:
-            await self._endpoint.exchange(connection, [("SUBSCRIBE", self._news)], [])
+            await wire.exchange([("SUBSCRIBE", self._news)], [], self._endpoint.options.timeout)
             for follower in self._followers:
                 for partition in follower.places:
                     follower.look(partition)
             while True:
-                _, _, payload = await connection.read_response(disable_decoding=True)
+                _, _, payload = await wire.read()
                 producer, *partitions = payload.split()
                 if producer != self._producer:
                     for partition in partitions:
@@ -188,7 +188,7 @@ class Feed:
         except (RedisError, OSError) as error:
             raise LogUnavailable(f"the news of Redis at {self._endpoint.name} broke off: {error}") from error
         finally:
-            await connection.disconnect(nowait=True)
+            wire.close()
 
     async def _look(self, shelves: Shelves) -> None:
         """Each second, see whether a followed partition moved without our hearing of it."""

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import NoScriptError, RedisError
 
 from ...entities.errors import IotSphereError, LogUnavailable
-from .endpoint import Command, Endpoint, Greeting, Wire
+from .endpoint import Endpoint, Greeting
+from .wire import Command, Wire
 
 LONGEST_PAUSE_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.02
@@ -81,13 +82,13 @@ class Link:
         """
         connection = await self.open()
         try:
-            await self.endpoint.exchange(connection, commands, replies)
+            await connection.exchange(commands, replies, self.endpoint.options.timeout)
         except (RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
+            connection.close()
             raise self.endpoint.translate(error) from error
         except BaseException:
             # The answers that are still under way must not be taken for those of the next call.
-            await connection.disconnect(nowait=True)
+            connection.close()
             raise
         self._served += 1
 
@@ -144,7 +145,7 @@ class Link:
         """Close the connection for good."""
         self._closed = True
         if self._connection is not None:
-            await self._connection.disconnect()
+            self._connection.close()
 
 
 class Links:

@@ -10,10 +10,10 @@ from ...adapters.record import CorruptRecord, unpack
 from ...entities.errors import RequestInvalid
 from ...entities.position import Partition, Position
 from ...use_cases.ports.work_queue import NEVER, Backlog, Delivery
-from .endpoint import Command
 from .keys import domain_of, parse_partition
 from .log import RedisMessagingDriver
 from .queue_scripts import ACK, BACKLOG, CREATE, DELETE, EXTEND, NACK, TAKE
+from .wire import Command
 
 BEGINNING: Final = Position(0, 0)
 LANES_FRESH_S: Final = 5.0
