@@ -121,7 +121,7 @@ def test_import_contracts_are_kept() -> None:
 
 def test_import_contracts_notice_an_entity_that_looks_up(tmp_path: Path) -> None:
     package = tmp_path / "iotsphere"
-    for layer in (*LAYERS, "drivers/memory", "drivers/sqlite", "drivers/redis", "drivers/mongo"):
+    for layer in (*LAYERS, "drivers/memory", "drivers/sqlite", "drivers/redis", "drivers/mongo", "drivers/spark"):
         (package / layer).mkdir(parents=True)
         (package / layer / "__init__.py").touch()
     (package / "__init__.py").touch()

@@ -28,7 +28,8 @@ class TestRedisRanges(LogRangesContract):
             yield log
 
     @pytest.fixture
-    def ranges(self, log: MessageLog, redis_server: Server) -> Iterator[LogRanges]:
+    def ranges(self, log: RedisMessagingDriver, redis_server: Server) -> Iterator[LogRanges]:
+        assert log.durability == "fsynced"
         with RedisRanges(f"redis://127.0.0.1:{redis_server.port}") as ranges:
             yield ranges
 

@@ -1,0 +1,111 @@
+"""What one worker reads: a range of one partition of the log, as Arrow batches, through short outages."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from ...entities.errors import MessagesMissed, Unavailable
+from ...entities.position import Gap, Partition, Position
+from ...use_cases.ports.log_ranges import LogRanges
+from .columns import Format, batch_of
+
+ROWS: Final = 10_000
+PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+logger = logging.getLogger(__name__)
+
+
+class Split(InputPartition):
+    """The messages of a partition after ``start`` up to and with ``end``."""
+
+    def __init__(self, partition: Partition, start: Position, end: Position) -> None:
+        super().__init__(None)
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"{self.partition} {self.start.epoch}-{self.start.offset} to {self.end.epoch}-{self.end.offset}"
+
+
+def divided(split: Split, most: int) -> list[Split]:
+    """The split in parts of at most ``most`` messages, evenly; nothing where it is empty."""
+    partition, start, end = split.partition, split.start, split.end
+    if start == end:
+        return []
+    count = end.offset - start.offset
+    if count <= most or start == Position(0, 0):
+        return [split]
+    parts = -(-count // most)
+    edges = [start.offset + count * index // parts for index in range(1, parts)]
+    stops = [*(Position(end.epoch, edge) for edge in edges), end]
+    return [Split(partition, *pair) for pair in zip([start, *stops[:-1]], stops, strict=True)]
+
+
+class Losses(NamedTuple):
+    """What to do about messages that are gone. ``folder``: where each gap is noted, as a file that its range names."""
+
+    fail: bool
+    folder: str
+
+    def meet(self, gap: Gap) -> None:
+        """Raise MessagesMissed, or note the gap."""
+        where = (
+            f"{gap.partition} offsets {gap.first} to {gap.last}" if gap.missing else f"{gap.partition} from {gap.first}"
+        )
+        what = f"{gap.missing or 'some'} messages of {where} are gone ({gap.reason})"
+        if self.fail:
+            raise MessagesMissed(
+                f"{what}: begin at another place with --from and a new checkpoint, or read on past them with "
+                "failOnDataLoss=false",
+                gaps=(gap,),
+            )
+        logger.warning("%s; reading on, as failOnDataLoss=false says", what)
+        if self.folder:
+            folder = Path(self.folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"{str(gap.partition).replace('/', '~')}~{gap.first}~{gap.last}.json"
+            text = json.dumps(
+                {"partition": str(gap.partition), "first": gap.first, "last": gap.last, "reason": gap.reason}
+            )
+            (folder / name).write_text(text + "\n", encoding="utf-8")
+
+
+def read_split(
+    split: Split, opening: Callable[[], LogRanges], form: Format, losses: Losses
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split. Raises MessagesMissed, and LogUnavailable when the log stays away for a quarter minute."""
+    schema = form.arrow()
+    rows: list[tuple[Any, ...]] = []
+    place = split.start
+    pauses = iter(PAUSES_S)
+    add = form.add
+    while True:
+        try:
+            with opening() as ranges:
+                for piece in ranges.read(split.partition, place, split.end):
+                    if piece.gap is not None:
+                        losses.meet(piece.gap)
+                    for entry in piece.entries:
+                        add(entry, rows)
+                    place = piece.end
+                    while len(rows) >= ROWS:
+                        yield batch_of(rows[:ROWS], schema)
+                        del rows[:ROWS]
+            break
+        except Unavailable as error:
+            pause = next(pauses, None)
+            if pause is None or not error.retry:
+                raise
+            logger.warning("%s: reading %s again in %.1f s", error, split, pause)
+            time.sleep(pause)
+    if rows:
+        yield batch_of(rows, schema)
