@@ -28,6 +28,11 @@ class Position(NamedTuple):
     epoch: int
     offset: int
 
+    @property
+    def before(self) -> Position:
+        """The position to read after in order to get what lies here first."""
+        return Position(self.epoch, self.offset - 1)
+
 
 class Bounds(NamedTuple):
     """What a partition retains: the entries ``first`` to ``last``, both included.

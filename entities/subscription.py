@@ -29,13 +29,15 @@ class Subscription:
     """One or more filters of one domain, a start and a policy.
 
     ``policy``: ``complete`` (a slow reader reads the log at its own pace) or ``latest`` (it keeps the newest value
-    per topic). ``max_rate``: messages a second, 0 = no limit.
+    per topic). ``max_rate``: messages a second, 0 = no limit. ``speed``: play what lies between the start and now at
+    this multiple of its own speed (0: stand still); None: as fast as it is taken.
     """
 
     filters: tuple[TopicFilter, ...]
     start: Start = field(default_factory=Start)
     policy: str = "complete"
     max_rate: float = 0.0
+    speed: float | None = None
 
     @property
     def domain(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from ..entities.errors import Unavailable
 from ..entities.message import Entry
@@ -18,7 +18,9 @@ from ..entities.position import Gap, Partition, Position
 from ..entities.subscription import Subscription
 from .feed import Batch, Feed, beginning
 from .flow_control import MessageFlowControlUseCase
+from .playback import Playback
 from .ports.message_log import MessageLog
+from .sink import Sink
 
 READ_ENTRIES: Final = 500
 READ_BYTES: Final = 256 * 1024
@@ -27,24 +29,12 @@ FLUSH_ENTRIES: Final = 200
 NOWHERE: Final = Position(0, 0)
 
 
-class Sink(Protocol):
-    """Where a reader's messages go: a door's side of one connection. All methods return at once."""
-
-    def deliver(self, reader: Reader, batch: Batch) -> bool:
-        """Take the whole batch (True), or nothing of it because it is full (False; then call ``reader.resume``)."""
-        ...
-
-    def missed(self, reader: Reader, gap: Gap) -> None:
-        """Tell the client that it cannot get these entries."""
-        ...
-
-    def lagging(self, reader: Reader, lag: int) -> None:
-        """Tell the client that it fell behind by about ``lag`` messages, or (0) that it has caught up."""
-        ...
-
-
 class Reader:
-    """One running subscription. ``held``: where a client must begin again that is lost while last values go out."""
+    """One running subscription.
+
+    ``held``: where a client must begin again that is lost while last values go out. ``behind``: where it stands in the
+    partitions in which it is not live. ``playback``: what plays the past to it, until it has reached the present.
+    """
 
     def __init__(
         self, subscription: Subscription, sink: Sink, feed: Feed, log: MessageLog, flow: MessageFlowControlUseCase
@@ -55,12 +45,13 @@ class Reader:
         self.stale: dict[str, Entry] = {}
         self.held: Mapping[Partition, Position] | None = None
         self.superseded = 0
+        self.playback: Playback | None = None
         self.passed: Callable[[Entry], None] | None = None  # told what had expired, perhaps more than once
         self.missed_at_start: list[Gap] = []
         self._feed = feed
         self._log = log
         self._flow = flow
-        self._behind: dict[Partition, Position] = {}
+        self.behind: dict[Partition, Position] = {}
         self._ahead: dict[Partition, Position] = {}
         self._group = feed.join(self, subscription.filters)
         self._partitions = [
@@ -81,19 +72,19 @@ class Reader:
         if self.stale:
             return self.held
         feed = self._feed.positions
-        return {p: self._behind.get(p) or max(feed[p], self._ahead.get(p, NOWHERE)) for p in self._partitions}
+        return {p: self.behind.get(p) or max(feed[p], self._ahead.get(p, NOWHERE)) for p in self._partitions}
 
     @property
     def is_live(self) -> bool:
         """True when it stands exactly where the feed stands, in every partition, with nothing pending."""
-        if self._behind or self.stale:
+        if self.behind or self.stale:
             return False
         return all(self._feed.positions[partition] >= ahead for partition, ahead in self._ahead.items())
 
     @property
     def lag(self) -> int:
         """About how many messages of the log lie between this reader and the feed."""
-        return self._feed.lag(self._behind)
+        return self._feed.lag(self.behind)
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -106,7 +97,7 @@ class Reader:
         """Begin where the feed stands, with every last value still to be sent."""
         self.stale = {entry.record.topic: entry for entry in self._last_values()}
         if self.subscription.policy == "complete" and self.stale:
-            self._behind = {partition: self._feed.positions[partition] for partition in self._partitions}
+            self.behind = {partition: self._feed.positions[partition] for partition in self._partitions}
             self._wake()
             return
         self.start_live()
@@ -134,8 +125,8 @@ class Reader:
             first = await self._log.read(partition, after, 1)
             if first.gap is not None:
                 self.missed_at_start.append(first.gap)
-                after = _before(first.entries[0]) if first.entries else first.end
-            self._behind[partition] = after
+                after = first.entries[0].position.before if first.entries else first.end
+            self.behind[partition] = after
         self._wake()
 
     # -- live ---------------------------------------------------------------------------------------------------------
@@ -164,7 +155,7 @@ class Reader:
             self._fell_behind()
         else:
             del self._group.live[partition][self]
-            self._behind[partition] = before
+            self.behind[partition] = before
             self._fell_behind()
 
     def miss(self, gap: Gap, end: Position) -> None:
@@ -184,7 +175,7 @@ class Reader:
     def resume(self) -> None:
         """The sink has room again."""
         self._room.set()
-        if self._behind or self.stale:
+        if self.behind or self.stale:
             self._wake()
 
     def resume_in(self, seconds: float) -> None:
@@ -202,10 +193,12 @@ class Reader:
 
     async def _catch_up(self) -> None:
         try:
-            while (self._behind or self.stale) and not self.closed:
-                if self.stale:
-                    await self._flush()
-                for partition in list(self._behind):
+            if self.playback is not None:
+                await self.playback.run(self)
+                self.playback = None
+            while (self.behind or self.stale) and not self.closed:
+                await self._flush()
+                for partition in list(self.behind):
                     await self._read_on(partition)
             if self._lagging and not self.closed:
                 self._lagging = False
@@ -226,41 +219,51 @@ class Reader:
                 sent = {entry.record.topic: self.stale.pop(entry.record.topic) for entry in entries}
                 if not self._flow.offer(self, Batch(partition, entries, self._feed.positions[partition], values=True)):
                     self.stale = {**sent, **self.stale}  # first in turn, or others would take its tokens for ever
-                    await self._until_room()
+                    await self.until_room()
                     break
         self.held = None
 
     async def _read_on(self, partition: Partition) -> None:
-        after = self._behind[partition]
+        after = self.behind[partition]
         try:
             part = await self._log.read(partition, after, self._read_limit, READ_BYTES)
         except Unavailable:
             await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
             return
-        if self.closed or partition not in self._behind:
+        if self.closed or partition not in self.behind:
             return
         if part.gap is not None:
             self.sink.missed(self, part.gap)
-            after = _before(part.entries[0]) if part.entries else part.end
-        entries = self._wanted(part.entries)
+            after = part.entries[0].position.before if part.entries else part.end
+        entries = self.wanted(part.entries)
         if entries:
-            self._behind[partition] = part.end
+            self.behind[partition] = part.end
             if not self._flow.offer(self, Batch(partition, entries, part.end)):
                 # What was read is read again later: a thousand stalled readers must not keep a slice each.
-                self._behind[partition] = after
-                await self._until_room()
+                self.behind[partition] = after
+                await self.until_room()
                 return
-        self._behind[partition] = part.end
+        self.behind[partition] = part.end
         reached = self._feed.positions[partition]
         if part.end >= reached:
-            del self._behind[partition]
+            del self.behind[partition]
             if part.end > reached:
                 self._ahead[partition] = part.end
             self._group.live.setdefault(partition, {})[self] = None
         elif not part.entries:
             await asyncio.sleep(0)
 
-    async def _until_room(self) -> None:
+    def offer(self, batch: Batch) -> bool:
+        """Deliver a batch if the sink and the pace allow it now; False: try again after ``until_room``."""
+        return self._flow.offer(self, batch)
+
+    def supersede(self, count: int) -> None:
+        """Count values that newer ones replaced."""
+        self.superseded += count
+        self._flow.superseded += count
+
+    async def until_room(self) -> None:
+        """Wait until it may be tried again."""
         self._room.clear()
         await self._room.wait()
 
@@ -268,7 +271,8 @@ class Reader:
         known, now = self._feed.last_values.latest(self.subscription.filters), self._feed.clock.now()
         return [entry for entry in known if not 0 < entry.record.expires_at <= now]
 
-    def _wanted(self, entries: Iterable[Entry]) -> list[Entry]:
+    def wanted(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that it selects and that have not expired."""
         now = self._feed.clock.now()
         wanted = []
         for entry in entries:
@@ -293,8 +297,3 @@ class Reader:
         if self._pump is not None:
             self._pump.cancel()
         self.stale.clear()
-
-
-def _before(entry: Entry) -> Position:
-    """The position to read after in order to get this entry first."""
-    return Position(entry.position.epoch, entry.position.offset - 1)

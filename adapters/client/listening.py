@@ -63,6 +63,11 @@ class Listening:
     told_cursor_at: float = 0.0
     knows_cursor: bool = False
 
+    @property
+    def is_rewinding(self) -> bool:
+        """True while it plays the past."""
+        return self.reader is not None and self.reader.playback is not None
+
     def resume(self) -> None:
         """The client has room again."""
         if self.reader is not None:

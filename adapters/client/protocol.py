@@ -46,6 +46,7 @@ class Subscribe(_Request):
     start: str = Field(default="live", alias="from")
     policy: Literal["complete", "latest"] = "complete"
     max_rate: float = Field(default=0.0, ge=0, le=1e6, alias="maxRate")
+    speed: float | None = Field(default=None, ge=0, le=1_000, description="Play the past; 0 stands still")
     cursors: Literal["frame", "message"] = "frame"
     group: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")
     credit: int = Field(default=100, ge=1, le=1000, description="Unacknowledged deliveries at once, with a group")
@@ -56,6 +57,14 @@ class Unsubscribe(_Request):
 
     type: Literal["unsubscribe"]
     subscription: str
+
+
+class Play(_Request):
+    """Go on with a rewind at another speed; 0 stands still."""
+
+    type: Literal["play"]
+    subscription: str
+    speed: float = Field(ge=0, le=1_000)
 
 
 class Publish(_Request):
@@ -149,7 +158,7 @@ class Ping(_Request):
 
 
 StateRequest = Command | Cancel | Shadow | Read
-Request = Subscribe | Unsubscribe | Publish | Command | Cancel | Shadow | Read | Acknowledge | Auth | Ping
+Request = Subscribe | Unsubscribe | Play | Publish | Command | Cancel | Shadow | Read | Acknowledge | Auth | Ping
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
 
 
@@ -263,7 +272,7 @@ def _shown(facts: Mapping[str, object], exact: bool) -> bytes:
 
 
 def notice(kind: str, **facts: object) -> bytes:
-    """Something that the client did not ask for: ``gap``, ``lagging``, ``ended`` or ``closing``."""
+    """Something that the client did not ask for: ``gap``, ``lagging``, ``clock``, ``ended`` or ``closing``."""
     return orjson.dumps({"type": kind, **facts})
 
 

@@ -10,24 +10,22 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from ...entities.cursor import scope_of
 from ...entities.errors import Forbidden, IotSphereError, MessageRefused, RequestInvalid, Unauthenticated
 from ...entities.position import Gap
 from ...entities.principal import Principal
-from ...entities.subscription import Start, Subscription
-from ...entities.topic import parse_filter
 from ...use_cases.feed import Batch
+from ...use_cases.playback import PlaybackTime
 from ...use_cases.reader import Reader
 from ...use_cases.work import Member
 from ..timestamps import iso
 from . import protocol
 from .asking import ClientAsking
 from .listening import Listening, Outbox
+from .opening import open_listening
 from .publishing import ClientPublishing
 from .use_cases import ClientUseCases
 
 CURSOR_NOTICE_S: Final = 30.0
-MAX_SUBSCRIPTIONS: Final = 1_000
 
 CLOSE_NOT_UTF8: Final = 1007  # RFC 6455 section 8.1
 CLOSE_UNAUTHENTICATED: Final = 4401
@@ -78,6 +76,8 @@ class ClientSession:
                     await self._subscribe(request, self.principal)
                 case protocol.Unsubscribe():
                     self._unsubscribe(request)
+                case protocol.Play():
+                    self._play(request)
                 case protocol.Acknowledge():
                     await self._acknowledge(request)
                 case protocol.Ping():
@@ -134,27 +134,9 @@ class ClientSession:
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _open(self, request: protocol.Subscribe, principal: Principal) -> Listening:
-        if len(self._listening) >= MAX_SUBSCRIPTIONS:
-            raise RequestInvalid(
-                f"a connection may hold {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe, or join filters"
-            )
-        filters = tuple(dict.fromkeys(parse_filter(text) for text in request.filters))
-        scope = scope_of(principal.identity, (wanted.text for wanted in filters))
-        principal.require("subscribe", filters)
         self._names += 1
-        name = f"s{self._names}"
-        start = self._start(request.start, scope)
-        subscription = Subscription(filters, start, request.policy, request.max_rate)
-        head = b'{"type":"messages","subscription":"%s","cursor":' % name.encode()
-        return Listening(name, scope, subscription, head, request.credit, request.cursors == "message")
-
-    def _start(self, text: str, scope: str) -> Start:
-        if text in ("live", "latest", "earliest"):
-            return Start(text)
-        time = protocol.parse_time(text)
-        if time is not None:
-            return Start("time", time=time)
-        return Start("cursor", cursor=self._use.delivery.read_cursor(text, scope))
+        read_cursor = self._use.delivery.read_cursor
+        return open_listening(request, principal, f"s{self._names}", read_cursor, self._listening.values())
 
     async def _subscribe(self, request: protocol.Subscribe, principal: Principal) -> None:
         listening = self._open(request, principal)
@@ -165,6 +147,8 @@ class ClientSession:
         listening.reader = reader
         listening.knows_cursor = not reader.stale
         listening.told_cursor_at = asyncio.get_running_loop().time()
+        if reader.playback is not None:
+            reader.playback.told = lambda time: self._ticked(listening, time)
         self._listening[listening.name] = listening
         self._by_reader[reader] = listening
         self._answer(
@@ -214,6 +198,20 @@ class ClientSession:
             cursor = self._use.delivery.cursor(listening.reader, listening.scope)
         self._end(listening)
         self._answer(protocol.ok(request.ref, cursor=cursor))
+
+    def _play(self, request: protocol.Play) -> None:
+        listening = self._listening.get(request.subscription)
+        if listening is None or listening.reader is None or listening.reader.playback is None:
+            raise RequestInvalid(f"{request.subscription[:40]!a} plays nothing here: subscribe with speed, from a time")
+        self._answer(protocol.ok(request.ref))
+        listening.reader.playback.play(request.speed)
+
+    def _ticked(self, listening: Listening, time: PlaybackTime) -> None:
+        """Tell the time of a rewind, unless the client is busy with earlier frames; the next is a second away."""
+        if not self._outbox.full or time.state != "playing":
+            self._answer(
+                protocol.notice("clock", subscription=listening.name, **{**time._asdict(), "time": iso(time.time)})
+            )
 
     def _end(self, listening: Listening) -> None:
         self._listening.pop(listening.name, None)

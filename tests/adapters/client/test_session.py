@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from iotsphere.adapters.client import listening as client_listening
+from iotsphere.adapters.client import opening
 from iotsphere.adapters.client import publishing as client_publishing
-from iotsphere.adapters.client import session as client_session
 from iotsphere.adapters.client.session import ClientSession
 from iotsphere.entities.errors import LogFull, LogUnavailable
 from iotsphere.entities.message import Record
@@ -193,7 +193,7 @@ async def test_floods_are_refused_then_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_subscriptions_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_session, "MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(opening, "MAX_SUBSCRIPTIONS", 2)
     for _ in range(2):
         assert (await client.ask("subscribe", filters=[TOPIC]))["type"] == "ok"
     refused = await client.ask("subscribe", filters=[TOPIC])

@@ -17,7 +17,7 @@ import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 from pydantic import BaseModel
 
-from iotsphere.adapters.client import protocol
+from iotsphere.adapters.client import opening, protocol
 from iotsphere.adapters.client import session as client_session
 from iotsphere.entities.command import STATES
 from iotsphere.entities.errors import RequestInvalid
@@ -36,6 +36,7 @@ MESSAGES: dict[str, Any] = DOCUMENT["components"]["messages"]
 REQUESTS: dict[str, type[BaseModel]] = {
     "subscribe": protocol.Subscribe,
     "unsubscribe": protocol.Unsubscribe,
+    "play": protocol.Play,
     "publish": protocol.Publish,
     "command": protocol.Command,
     "cancel": protocol.Cancel,
@@ -48,6 +49,7 @@ REQUESTS: dict[str, type[BaseModel]] = {
 ANSWERS = {
     "subscribe": "subscribed",
     "unsubscribe": "unsubscribed",
+    "play": "played",
     "publish": "published",
     "command": "commanded",
     "cancel": "cancelled",
@@ -57,7 +59,7 @@ ANSWERS = {
     "auth": "authenticated",
     "ping": "pong",
 }
-PUSHES = ("messages", "deliveries", "gap", "lagging", "ended", "closing")
+PUSHES = ("messages", "deliveries", "gap", "lagging", "clock", "ended", "closing")
 
 # AsyncAPI 3.0.0 as far as this document uses it, for machines without npm; the whole schema is used where npm is.
 REFERENCE = {"type": "object", "required": ["$ref"], "properties": {"$ref": {"pattern": "^#/"}}, "maxProperties": 1}
@@ -242,6 +244,9 @@ def test_members_of_requests_are_those_of_the_code(name: str) -> None:
         {"type": "subscribe", "ref": 1, "filters": ["a"], "policy": "x"},
         {"type": "subscribe", "ref": 1, "filters": ["a"], "credit": 0},
         {"type": "subscribe", "ref": 1, "filters": ["a"], "group": "-"},
+        {"type": "subscribe", "ref": 1, "filters": ["a"], "speed": -1},
+        {"type": "subscribe", "ref": 1, "filters": ["a"], "speed": 1001},
+        {"type": "play", "ref": 1, "subscription": "s1"},
         {"type": "subscribe", "ref": 1.5, "filters": ["a"]},
         {"type": "subscribe", "ref": "x" * 129, "filters": ["a"]},
         {"type": "publish", "ref": 1, "topic": "a"},
@@ -297,7 +302,7 @@ class Witness(Talker):
 
 
 async def test_frames_of_a_real_connection_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_session, "MAX_SUBSCRIPTIONS", 6)
+    monkeypatch.setattr(opening, "MAX_SUBSCRIPTIONS", 6)
     async with open_house(partitions=1) as house, open_door(house, WebSocketLimits(outbox_bytes=OUTBOX)) as door:
         client = Witness(await door.connect(None))
         await client.ask("auth", token=house.token())
@@ -329,8 +334,25 @@ async def test_frames_of_a_real_connection_fit(monkeypatch: pytest.MonkeyPatch) 
         await client.push("ended")
         await door.gateway.drain(5)
         await client.push("closing")
-        about_state = {"commanded", "cancelled", "shadowed", "marked"}
-        assert client.seen == {*ANSWERS.values(), "error", *PUSHES} - {"gap", "lagging"} - about_state
+        elsewhere = {"commanded", "cancelled", "shadowed", "marked", "gap", "lagging", "played", "clock"}
+        assert client.seen == {*ANSWERS.values(), "error", *PUSHES} - elsewhere
+
+
+async def test_frames_of_a_rewind_fit() -> None:
+    async with open_house(partitions=1) as house, open_door(house) as door:
+        client = Witness(await door.connect())
+        await client.publish({"value": 1})
+        house.clock.advance(60_000)
+        await client.subscribe(TOPIC, **{"from": "earliest"}, speed=0)
+        assert (await client.push("clock"))["state"] == "paused"
+        assert (await client.ask("play", subscription="s1", speed=1000))["type"] == "ok"
+        states = [(await client.push("clock"))["state"]]
+        while states[-1] != "live":
+            states.append((await client.push("clock"))["state"])
+        assert states[0] == "playing"
+        assert (await client.push("messages"))["messages"][0]["payload"] == {"value": 1}
+        assert (await client.ask("play", subscription="s1", speed=2))["code"] == "request_invalid"
+        assert client.seen == {"published", "subscribed", "played", "clock", "messages", "error"}
 
 
 async def test_frames_about_state_fit() -> None:
