@@ -79,9 +79,9 @@ class DeltaLake:
 
         Returns ``rows`` and ``files`` written, and ``known`` rows that were there. Repeating it changes nothing. A new
         column of the rows becomes a nullable column of the table. Raises RequestInvalid when a column has another type
-        than in the table, and DatabaseUnavailable when others commit all the time.
+        than in the table, and DatabaseUnavailable when the disk does not take it or others commit all the time.
         """
-        self._provide(rows)
+        self.provide(_utc_schema(rows))
         written = self._write(rows, batch)
         given = sum(file.rows for file in written)
         for attempt in range(ATTEMPTS):
@@ -95,19 +95,21 @@ class DeltaLake:
             if not written:
                 break
             try:
-                self._commit(table, written, [*_marked(marks), Transaction(application, batch)])
+                self.commit(written, [*_marked(marks), Transaction(application, batch)], table)
                 break
             except CommitFailedError:
                 time.sleep(PAUSE_S * attempt)
+            except DeltaError as error:  # a full disk, say; the batch comes again
+                raise DatabaseUnavailable(f"nothing can be written to {self.folder}: {error}") from error
         else:
             self._discard(written)
             raise DatabaseUnavailable(f"other writers changed {self.folder} {ATTEMPTS} times meanwhile: run it again")
         kept = sum(file.rows for file in written)
         return {"rows": kept, "known": given - kept, "files": len(written)}
 
-    def _provide(self, rows: DataFrame) -> None:
-        """Make the table, or give it the columns that it lacks."""
-        wanted = Schema.from_arrow(_utc_schema(rows))
+    def provide(self, schema: pa.Schema) -> None:
+        """Make the table, or give it the columns that it lacks. Raises RequestInvalid and DatabaseUnavailable."""
+        wanted = Schema.from_arrow(schema)
         for attempt in range(ATTEMPTS):
             try:
                 if not self.exists:
@@ -137,12 +139,10 @@ class DeltaLake:
     def _write(self, rows: DataFrame, batch: int) -> list[Written]:
         writers = rows.sparkSession.sparkContext.defaultParallelism
         told = rows.coalesce(writers).mapInArrow(writing(self.folder, batch), FACTS).collect()
-        return [
-            Written(**{**row.asDict(), "places": {p: tuple(ends) for p, ends in json.loads(row["places"]).items()}})
-            for row in told
-        ]
+        return [told_file(row.asDict()) for row in told]
 
-    def _commit(self, table: DeltaTable, written: Sequence[Written], transactions: list[Transaction]) -> None:
+    def commit(self, written: Sequence[Written], transactions: list[Transaction], table: DeltaTable) -> None:
+        """Make files visible, all at once and durably. Raises CommitFailedError when somebody else was faster."""
         now = int(time.time() * 1_000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -166,6 +166,17 @@ class DeltaLake:
         )
         self._sync(before)
 
+    def paths(self) -> set[str]:
+        """The files of the newest version, relative to the folder."""
+        return set(pa.table(self.table().get_add_actions())["path"].to_pylist())
+
+    def harden(self, before: set[str]) -> None:
+        """Have the disk take the files that joined the table since ``before``, and the newest commits."""
+        fresh = [self.folder / path for path in self.paths() - before]
+        for path in (*fresh, *{path.parent for path in fresh}):
+            sync(path)
+        self._sync(self.table().version() - 2)
+
     def _sync(self, after: int) -> None:
         """Have the disk take the commits after a version, before Spark writes down that the batch is done."""
         log = self.folder / LOG
@@ -176,8 +187,11 @@ class DeltaLake:
         sync(log)
 
     def _discard(self, written: Sequence[Written]) -> None:
+        """Remove files that are not wanted after all, unless a commit that was told to have failed has them."""
+        held = self.paths()
         for file in written:
-            (self.folder / file.path).unlink(missing_ok=True)
+            if file.path not in held:
+                (self.folder / file.path).unlink(missing_ok=True)
 
     def _holding(self, table: DeltaTable, written: Sequence[Written], marks: Marks) -> list[str]:
         """The table's files that may hold some of the rows already: none, when all lie beyond the marks."""
@@ -208,6 +222,12 @@ def _without(rows: DataFrame, paths: Sequence[str], marks: Marks) -> DataFrame:
     held = rows.sparkSession.read.schema(rows.select(*PLACE).schema).parquet(*paths)
     known = held.where(F.col("offset").between(*_reach(marks))).select(*PLACE)
     return rows.join(known, on=list(PLACE), how="left_anti").select(*rows.columns)
+
+
+def told_file(facts: Mapping[str, Any]) -> Written:
+    """A file as a worker told of it."""
+    places = {place: (low, high) for place, (low, high) in json.loads(facts["places"]).items()}
+    return Written(**{**facts, "places": places})
 
 
 def marks_of(written: Sequence[Written], table: DeltaTable) -> Marks:

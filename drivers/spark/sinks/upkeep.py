@@ -2,7 +2,7 @@
 
 Files are joined by tiers: those below 1 MiB when there are eight of them in a date, then those below 8 MiB, and so on.
 A row is so rewritten a few times at most, however slowly a date fills, and a date has a few dozen files at any time.
-When a date is over, its files are sorted by device and time once more, so that who asks for one device reads few.
+When a date is over, its files are sorted by device once more, so that who asks for one device reads few.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Upkeep:
     def _sort_one(self, table: DeltaTable, day: date, rows: int) -> dict[str, Any]:
         mark = Transaction(SORTED + day.isoformat(), rows)
         return table.optimize.z_order(
-            ["device_id", "event_time"],
+            ["device_id"],  # by its first 16 bytes; times stay in the order in which they came
             partition_filters=[(DATE, "=", day.isoformat())],
             target_size=TIERS[-1],
             max_concurrent_tasks=1,
@@ -163,8 +163,11 @@ class Upkeep:
     def _commit(self, step: Callable[[DeltaTable], dict[str, Any]]) -> dict[str, Any]:
         """Do a step, again on the newest version when the writer was faster; give way when it always is."""
         for attempt in range(ATTEMPTS):
+            before = self.lake.paths()
             try:
-                return step(self.lake.table())
+                result = step(self.lake.table())
+                self.lake.harden(before)
+                return result
             except CommitFailedError:
                 time.sleep(PAUSE_S * attempt)
         return {}
