@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake import ColumnProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from .delta import ATTEMPTS, LOG, NO_HOOKS, PAUSE_S, DeltaLake
@@ -108,7 +108,9 @@ class Upkeep:
             rows = sum(count for _, count in files)
             if day > today - CLOSED_AFTER or rows < self._sorted_rows(day) * GROWN:
                 continue
-            self._commit(partial(self._sort_one, day=day, rows=rows))
+            self._commit(partial(self._sort_one, day=day))
+            # A crash before this has the date sorted once more. (An optimisation carries no transactions of its own.)
+            self._commit(partial(self._mark_sorted, day=day, rows=rows))
             self._sorted[day] = rows
             done += 1
         return done
@@ -119,8 +121,11 @@ class Upkeep:
             self._sorted[day] = self.lake.table().transaction_version(SORTED + day.isoformat()) or 0
         return self._sorted[day]
 
-    def _sort_one(self, table: DeltaTable, day: date, rows: int) -> dict[str, Any]:
-        mark = Transaction(SORTED + day.isoformat(), rows)
+    def _mark_sorted(self, table: DeltaTable, day: date, rows: int) -> dict[str, Any]:
+        self.lake.commit([], [Transaction(SORTED + day.isoformat(), rows)], table)
+        return {}
+
+    def _sort_one(self, table: DeltaTable, day: date) -> dict[str, Any]:
         return table.optimize.z_order(
             ["device_id"],  # by its first 16 bytes; times stay in the order in which they came
             partition_filters=[(DATE, "=", day.isoformat())],
@@ -128,7 +133,6 @@ class Upkeep:
             max_concurrent_tasks=1,
             max_spill_size=SPILL_BYTES,
             writer_properties=WRITING,
-            commit_properties=CommitProperties(app_transactions=[mark]),
             post_commithook_properties=NO_HOOKS,
         )
 
