@@ -32,10 +32,16 @@ class Outgoing:
         """Whether the client takes a packet of so many bytes."""
         return size <= self._speech.maximum
 
-    def send(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
-        """Send a message at QoS 1, made by ``publish_parts``. Raises ValueError when the window is full."""
+    def send(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0, *, recorded: bool = False) -> None:
+        """Send a message at QoS 1, made by ``publish_parts``; ``recorded``: it leaves once it is on record.
+
+        Raises ValueError when the window is full.
+        """
         head, tail = parts
-        self._speech.deliveries.extend((head, self.window.take(tag, packet_id).to_bytes(2, "big"), tail))
+        packet_id = self.window.take(tag, packet_id)
+        if recorded:
+            self._speech.withhold()
+        self._speech.deliveries.extend((head, packet_id.to_bytes(2, "big"), tail))
 
     def send_once(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
         """Send a message at QoS 2; it leaves once it is on record. Raises ValueError when the window is full."""

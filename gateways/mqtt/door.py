@@ -22,7 +22,7 @@ from ...use_cases.ports.clock import Clock
 from ...use_cases.publish import MessagePublishUseCase
 from ...use_cases.session.presence import Presence
 from ...use_cases.session.sessions import Sessions
-from ...use_cases.session.state import Wanted
+from ...use_cases.session.state import Carried, Wanted
 from ...use_cases.session.wills import Will, Wills
 from ...use_cases.sharing.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
@@ -44,15 +44,28 @@ class DeviceCare(Protocol):
         """Whether the fate of this topic's messages matters. Asked once per client and topic, so it may not change."""
         ...
 
+    def begin(self, principal: Principal, push: Push, carried: Carried) -> None:
+        """A device has connected. What its session carries from earlier connections is pushed again, or let go.
+
+        ``push`` sends it messages, and raises nothing; it is the same for one connection until ``left``.
+        """
+        ...
+
     async def greet(self, principal: Principal, wanted: Collection[Wanted], push: Push) -> Sequence[Record]:
         """What a device gets first when it has connected with these filters, or has subscribed to one more.
-
-        ``push`` sends it more of that kind later, and raises nothing; it is the same for one connection until ``left``.
 
         It comes after retained values and before what is live, is tracked like every message, and has no place in the
         log: what is not acknowledged when the connection ends is this side's to repeat. What cannot be known now is
         pushed later. Raises LogUnavailable, which is then the connection's end.
         """
+        ...
+
+    def mark(self, record: Record) -> str:
+        """By what a message that was pushed is known again: the same for what says the same."""
+        ...
+
+    def is_written(self, mark: str) -> bool:
+        """Whether what was ``acknowledged`` is on record here, or need not be."""
         ...
 
     def skip(self, principal: Principal, record: Record, push: Push) -> bool:

@@ -20,7 +20,7 @@ from ...entities.principal import Principal
 from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session.state import Kept, UnderWay, Wanted
+from ...use_cases.session.state import Carried, Kept, Pushed, UnderWay, Wanted
 from ...use_cases.sharing.crew import Handout
 from .door import MqttDoor
 from .sender import MqttSender
@@ -58,6 +58,8 @@ class MqttOutbox:
         self.shares = MqttShares(door, session, principal, self)
         self._shared_next = False
         self._push = self.sender.push = self._send_more  # one object, so that it can be known again
+        self._answered: list[Pushed] = []
+        self._durable = False
 
     # -- what the client wants ----------------------------------------------------------------------------------------
 
@@ -83,7 +85,20 @@ class MqttOutbox:
 
     def send_first(self, records: Iterable[Record]) -> None:
         """Send records that have no place in the queue, before it, where a filter selects their topics."""
-        self._first.extend(map(Ahead, records))
+        if self._care is not None:
+            for record in records:
+                mark = self._care.mark(record)
+                self._first.append(Ahead(record, again=self.standing.pushed.pop(mark, None), mark=mark))
+
+    def begin(self, session: str, pushed: tuple[Pushed, ...]) -> None:
+        """The connection begins. ``session``: what names its session, "" for one that is not kept; ``pushed``: to it."""
+        self._durable = bool(session)
+        if self._care is not None:
+            self._answered = [each for each in pushed if each.fate]
+            self._care.begin(self._principal, self._push, Carried(session, pushed, self.standing.let_go))
+        if self._care is None or not self.plans.wanted:
+            for mark in list(self.standing.pushed):
+                self.standing.let_go(mark)
 
     async def greet(self) -> None:
         """Let a device have first what is kept for it, under the filters that it has now."""
@@ -115,6 +130,9 @@ class MqttOutbox:
             for tag in event.tags:
                 if isinstance(tag, Watched):
                     self._care.acknowledged(self._principal, tag.record, event.refused > 0)
+                    if self._durable and tag.place is None:
+                        fate = "refused" if event.refused else "acknowledged"
+                        self._answered.append(Pushed(tag.mark, fate=fate))
 
     # -- the sink -----------------------------------------------------------------------------------------------------
 
@@ -198,5 +216,7 @@ class MqttOutbox:
 
     def kept(self) -> Kept:
         """What has to be known to go on later."""
-        kept = self.standing.kept(self.reached(), self._first)
+        if self._care is not None and self._answered:
+            self._answered = [each for each in self._answered if not self._care.is_written(each.mark)]
+        kept = self.standing.kept(self.reached(), self._first, self._answered)
         return replace(kept, wanted=(*kept.wanted, *self.shares.wanted.values()))

@@ -93,12 +93,12 @@ class MqttSender:
 
     def ahead(self, ahead: Ahead) -> int:
         """Send a retained value for its filter, or a record by what all filters make of its topic."""
-        record, wanted, place, again = ahead
+        record, wanted, place, again, mark = ahead
         begun = again is not None and again.qos == 2 and again.packet_id
         if record.expires_at and record.expires_at <= self._clock.now() and not begun:
             return 0
-        retained = wanted is not None or (again is not None and again.beside)
-        tag: Place | Retained | Watched = Watched(None, record)
+        retained = wanted is not None or (isinstance(again, UnderWay) and again.beside)
+        tag: Place | Retained | Watched = Watched(None, record, mark)
         if place is not None:
             tag = Retained(place) if retained else place
         flags, packet_id = p.RETAIN if retained else 0, 0
@@ -133,13 +133,15 @@ class MqttSender:
         size = len(parts[0]) + len(parts[1]) + 2
         if not outgoing.fits(size):
             self._counts["too_large_for_client"] += 1  # MQTT 5 section 3.1.2.11.4: discarded as if it were delivered
+            if packet_id and flags & 4:
+                outgoing.abandon(packet_id)
             return 0
         self._counts["delivered"] += 1
         self.moved = True
         if flags & 4:
             outgoing.send_once(parts, tag, packet_id)
         elif flags & 2:
-            outgoing.send(parts, tag, packet_id)
+            outgoing.send(parts, tag, packet_id, recorded=isinstance(tag, Watched) and tag.place is None)
         else:
             outgoing.send_unanswered(parts[0] + parts[1])
         if isinstance(tag, Watched) and self.care is not None:

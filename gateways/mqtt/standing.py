@@ -16,7 +16,7 @@ from ...entities.message import Entry, Record
 from ...entities.position import Partition, Position
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
-from ...use_cases.session.state import Kept, UnderWay, Wanted
+from ...use_cases.session.state import Kept, Pushed, UnderWay, Wanted
 
 Place: TypeAlias = tuple[Partition, Position]
 NOWHERE: Final = Position(0, 0)
@@ -32,32 +32,36 @@ class Retained(NamedTuple):
 class Ahead(NamedTuple):
     """A message that goes before the queue. ``wanted``: the filter that a retained value is for; ``place``: where it lies.
 
-    ``again``: how an earlier connection sent it.
+    ``again``: how an earlier connection sent it. ``mark``: of one that was pushed, which is in no log.
     """
 
     record: Record
     wanted: Wanted | None = None
     place: Place | None = None
-    again: UnderWay | None = None
+    again: UnderWay | Pushed | None = None
+    mark: str = ""
 
 
 class Watched(NamedTuple):
-    """The tag of a message whose fate matters. ``place``: None when it is of no reader's."""
+    """The tag of a message whose fate matters. ``place``: None when it was pushed, and then ``mark`` is what it is known by."""
 
     place: Place | None
     record: Record
+    mark: str = ""
 
 
 class Standing:
     """``reader``: what feeds the queue. ``held``: where the client stands while its reader is being replaced.
 
-    ``earlier``: whether anything may come that was sent in an earlier connection.
+    ``earlier``: whether anything may come that was sent in an earlier connection. ``pushed``: what was pushed to one, and
+    neither answered nor pushed to this one, by its mark.
     """
 
     def __init__(self, session: Session, plans: Plans) -> None:
         self.reader: Reader | None = None
         self.held: Mapping[Partition, Position] | None = None
         self.earlier = False
+        self.pushed: dict[str, Pushed] = {}
         self._session = session
         self._plans = plans
         self._sent: dict[Partition, Position] = {}
@@ -70,6 +74,7 @@ class Standing:
         self._sent = dict(kept.sent)
         self._again = {(each.partition, each.position): each for each in kept.under_way if not each.beside}
         self.earlier = bool(self._sent)
+        self.pushed = {each.mark: each for each in kept.pushed if not each.fate}
 
     def has(self, entry: Entry) -> bool:
         """Whether an earlier connection sent the entry, and the client has it."""
@@ -88,6 +93,12 @@ class Standing:
     def given_up(self, entry: Entry) -> None:
         """An entry is not sent any more, whether an earlier connection sent it or not."""
         again = self._again.pop((entry.record.partition, entry.position), None)
+        if again is not None and again.qos == 2:
+            self._session.outgoing.abandon(again.packet_id)
+
+    def let_go(self, mark: str) -> None:
+        """What was pushed in an earlier connection is not pushed again."""
+        again = self.pushed.pop(mark, None)
         if again is not None and again.qos == 2:
             self._session.outgoing.abandon(again.packet_id)
 
@@ -125,23 +136,29 @@ class Standing:
             self._sent = {p: at for p, at in self._sent.items() if reached.get(p, at) < at}
             if not self._sent:
                 self.earlier = False
-                self._session.outgoing.window.drop_reserved()
+                if not self.pushed:
+                    self._session.outgoing.window.drop_reserved()
         self._plans.reached(reached)
         return reached
 
-    def kept(self, reached: Mapping[Partition, Position], ahead: Iterable[Ahead]) -> Kept:
+    def kept(self, reached: Mapping[Partition, Position], ahead: Iterable[Ahead], answered: Iterable[Pushed]) -> Kept:
         """What has to be known to go on later: nothing that is not acknowledged is left behind.
 
-        ``ahead``: what waits before the queue; of that, retained values are kept.
+        ``ahead``: what waits before the queue; of that, retained values are kept, and what is under way since an earlier
+        connection. ``answered``: what was pushed and has its answer.
         """
         sent = dict(reached)
         for partition, position in self._sent.items():
             sent[partition] = max(sent[partition], position)
         window = self._session.outgoing.window
         under_way: list[UnderWay] = []
+        pushed: list[Pushed] = []
         released = list(window.released)
         for packet_id, tag in window.under_way():
             qos = 2 if packet_id in window.twos else 1
+            if isinstance(tag, Watched) and tag.place is None:
+                pushed.append(Pushed(tag.mark, packet_id, qos))
+                continue
             if type(tag) is tuple:
                 place: Place | None = tag
             elif isinstance(tag, Watched | Retained):
@@ -152,8 +169,10 @@ class Standing:
                 released += [packet_id] if qos == 2 else []  # it is not sent again; the client lets the id go
             elif isinstance(tag, Retained) or place[0] in sent:
                 under_way.append(UnderWay(packet_id, *place, qos, isinstance(tag, Retained)))
-        for each in islice((each for each in ahead if each.place is not None), AHEAD_AT_MOST):
-            if each.again is not None:
+        for each in islice((each for each in ahead if each.place is not None or each.again is not None), AHEAD_AT_MOST):
+            if isinstance(each.again, Pushed):
+                pushed.append(each.again)
+            elif each.again is not None:
                 under_way.append(each.again)
             elif each.place is not None and each.wanted is not None and each.wanted.qos:
                 under_way.append(UnderWay(0, *each.place, each.wanted.qos, True))
@@ -162,7 +181,8 @@ class Standing:
         for one in under_way:
             if not one.beside:
                 low[one.partition] = min(low[one.partition], before(one.position))
-        return Kept(tuple(self._plans.wanted.values()), low, sent, tuple(under_way), tuple(released))
+        pushed += (*self.pushed.values(), *answered)
+        return Kept(tuple(self._plans.wanted.values()), low, sent, tuple(under_way), tuple(released), tuple(pushed))
 
     def tallies(self, upto: Mapping[Partition, Position]) -> dict[Partition, Tally]:
         """What was not applied of the messages up to these positions; each is told once."""

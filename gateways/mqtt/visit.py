@@ -125,16 +125,19 @@ class MqttVisit:
         self.outbox.full = True  # nothing goes out before the welcome
         if kept is not None and session.state == CONNECTING:
             await self._filters.restore(kept)
+        self.outbox.begin(hold.salt if hold.expiry else "", self._kept.pushed)
+        if kept is not None and session.state == CONNECTING:
             await self.outbox.greet()
         if session.state != CONNECTING:
             return []
+        known = self._kept
+        reserved = [*(each.packet_id for each in known.under_way), *(each.packet_id for each in known.pushed)]
         self._kept, self._welcome = None, True
         door.counts["connected"] += 1
-        reserved = [each.packet_id for each in kept.under_way] if kept is not None else []
         inflow = Inflow(hold.salt, hold.inbound) if hold.version else None
         if hold.expiry:
             self.record.hold = hold
-        resumed = Resumed(reserved, kept.released if kept is not None else (), inflow, bool(hold.expiry))
+        resumed = Resumed(reserved, known.released, inflow, bool(hold.expiry))
         now = asyncio.get_running_loop().time()
         return session.accept(now, session_present=kept is not None, resumed=resumed)
 

@@ -8,34 +8,29 @@ expired or was handed over elsewhere is never sent. While the database is away, 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import structlog
 
-from ...entities.command import SENT, Command
+from ...entities.command import Command
 from ...entities.errors import IotSphereError
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...entities.shadow import Shadow, ShadowKey
 from ...entities.topic import parse_topic
 from ..command.commands import Commands
-from ..session.state import Wanted
+from ..session.state import Carried, Wanted
 from ..shadow.shadows import Shadows
 from .evidence import RETRY_S, Evidence, patiently
+from .handover import MAX_WAITING, Handover
+from .visit import DELTA, REQUEST, CareVisit, Push
 
 log = structlog.get_logger("iotsphere.care")
 
-Push: TypeAlias = Callable[[Iterable[Record]], None]
-REQUEST: Final = "/commands/request"
-DELTA: Final = "/delta"
 REFUSED: Final = {"reason": "the device refused the message"}
 GREET_WITHIN_S: Final = 1.0
-MAX_WAITING: Final = 1_000
-MAX_QUEUED: Final = 64
-QUEUED_AT_MOST_S: Final = 30.0
 
 
 class CareRecords(Protocol):
@@ -54,36 +49,6 @@ class CareRecords(Protocol):
         ...
 
 
-class _Visit:
-    """One connection. ``sequences``: the deltas that it was greeted with. ``commands``: taken on here, and not yet known
-    to be with the device; ``waiting``: those of them that are to be handed over; ``queued``: handed over, and not at the
-    socket. ``behind``: there are more in the database."""
-
-    def __init__(self, principal: Principal, push: Push) -> None:
-        self.principal = principal
-        self.push = push
-        self.wanted: Collection[Wanted] = ()
-        self.sequences: dict[ShadowKey, int] = {}
-        self.commands: set[str] = set()
-        self.waiting: deque[tuple[str, bool]] = deque()
-        self.queued: set[str] = set()
-        self.room = asyncio.Event()
-        self.behind = False
-        self.over = False
-        self.handing: asyncio.Task[None] | None = None
-        self.greeting: asyncio.Task[None] | None = None
-
-    def wants(self, topic: str) -> list[Wanted]:
-        """The filters that select a topic."""
-        return [each for each in self.wanted if each.filter.matches(topic)]
-
-    @property
-    def qos(self) -> int:
-        """At which QoS commands go out."""
-        topic = f"{self.principal.domain}/devices/{self.principal.name}{REQUEST}"
-        return max((each.qos for each in self.wants(topic)), default=0)
-
-
 class DeviceCare:
     """What ``gateways.mqtt.door.DeviceCare`` asks for. A device is cared for on its own topics only."""
 
@@ -91,8 +56,9 @@ class DeviceCare:
         self._shadows = shadows
         self._commands = commands
         self._records = records
-        self._visits: dict[str, dict[Push, _Visit]] = {}
+        self._visits: dict[str, dict[Push, CareVisit]] = {}
         self._evidence = Evidence()
+        self._handover = Handover(commands, records.request)
 
     @property
     def dropped(self) -> int:
@@ -108,13 +74,33 @@ class DeviceCare:
         """Commands and deltas."""
         return topic.endswith(REQUEST) or (topic.endswith(DELTA) and parse_topic(topic).channel == "shadow")
 
+    def begin(self, principal: Principal, push: Push, carried: Carried) -> None:
+        """What was pushed and not answered waits for the greeting; answers that only the session knows are learned."""
+        visits = self._visits.setdefault(principal.identity, {})
+        visits[push] = CareVisit(principal, push, carried)
+        for each in carried.pushed:
+            if each.fate:
+                self._learn(principal.domain, each.mark, each.fate == "refused")
+
+    def mark(self, record: Record) -> str:
+        """The id of a command; the shadow and the sequence of a delta."""
+        if record.topic.endswith(DELTA):
+            return f"{record.topic} {self._records.delta_of(record)[1]}"
+        return record.message_id
+
+    def is_written(self, mark: str) -> bool:
+        """Whether the database knows what the device answered for a command; of deltas it need not."""
+        return mark not in self._handover.unwritten
+
     async def greet(self, principal: Principal, wanted: Collection[Wanted], push: Push) -> Sequence[Record]:
         """The open deltas that the filters select and this connection has not had; its commands follow by ``push``.
 
         What the database does not tell within a second follows once it does.
         """
         visits = self._visits.setdefault(principal.identity, {})
-        visit = visits.setdefault(push, _Visit(principal, push))
+        visit = visits.get(push)
+        if visit is None:
+            visit = visits[push] = CareVisit(principal, push, Carried())
         visit.wanted = wanted
         if visit.greeting is not None:
             return ()  # it waits for the database, and sees these filters then
@@ -152,7 +138,7 @@ class DeviceCare:
             return False
         if record.topic.endswith(REQUEST):
             if record.message_id not in visit.commands:
-                self._await_turn(visit, record.message_id, again=False)
+                self._handover.await_turn(visit, record.message_id)
             return True
         key, sequence = self._records.delta_of(record)
         return sequence <= visit.sequences.get(key, 0)
@@ -184,23 +170,40 @@ class DeviceCare:
         for visit in self._visits.get(principal.identity, {}).values():
             visit.commands.discard(record.message_id)
             if visit.behind:
-                self._begin(visit)
-        evidence, answer = ("reject", REFUSED) if refused else ("acknowledged", None)
-        self._evidence.note(lambda: self._commands.learn(principal.domain, record.message_id, evidence, answer))
+                self._handover.begin(visit)
+        self._learn(principal.domain, record.message_id, refused)
 
-    def _visit(self, principal: Principal, record: Record, push: Push) -> _Visit | None:
+    def _learn(self, domain: str, command_id: str, refused: bool) -> None:
+        evidence, answer = ("reject", REFUSED) if refused else ("acknowledged", None)
+
+        unwritten = self._handover.unwritten
+
+        async def write() -> None:
+            try:
+                await self._commands.learn(domain, command_id, evidence, answer)
+            except IotSphereError as error:
+                if not error.retry:
+                    unwritten.discard(command_id)
+                raise
+            unwritten.discard(command_id)
+
+        if self._evidence.note(write):
+            unwritten.add(command_id)
+
+    def _visit(self, principal: Principal, record: Record, push: Push) -> CareVisit | None:
         """The connection, where the message is for the device behind it."""
         return self._visits.get(principal.identity, {}).get(push) if _is_own(principal, record) else None
 
     # -- greeting -----------------------------------------------------------------------------------------------------
 
-    async def _greeting(self, visit: _Visit) -> Sequence[Record]:
+    async def _greeting(self, visit: CareVisit) -> Sequence[Record]:
         domain, device = visit.principal.domain, visit.principal.name
         shadows: Sequence[Shadow] = ()
         if any("shadow" in each.filter.channels for each in visit.wanted):
             shadows = await self._shadows.of_device(domain, device)
         commands: Sequence[Command] = ()
-        if visit.wants(f"{domain}/devices/{device}{REQUEST}"):
+        wants_commands = bool(visit.wants(visit.requests))
+        if wants_commands:
             commands = await self._commands.outstanding(domain, device, limit=MAX_WAITING)
         if visit.over:
             return ()
@@ -210,11 +213,25 @@ class DeviceCare:
                 visit.sequences[shadow.key] = shadow.sequence
                 if shadow.delta:
                     found.append(self._records.delta(shadow))
-        self._take_on(visit, commands, again=visit.qos == 1)  # at QoS 2 a device may hold what it has not answered
+        self._carry_on(visit, {self.mark(record) for record in found}, wants_commands)
+        others = [other for other in self._visits[visit.principal.identity].values() if other is not visit]
+        self._handover.take_on(visit, commands, others, again=True)
         visit.behind = visit.behind or len(commands) == MAX_WAITING
         return found
 
-    async def _greet_late(self, visit: _Visit) -> None:
+    def _carry_on(self, visit: CareVisit, deltas: Collection[str], wants_commands: bool) -> None:
+        """Hand over first what was on its way to an earlier connection of the session, or let it go."""
+        carried, visit.carried = visit.carried, {}
+        for mark in carried:
+            if DELTA in mark:
+                if mark not in deltas:
+                    visit.let_go(mark)  # the shadow has moved on
+            elif not wants_commands:
+                visit.let_go(mark)
+            else:
+                self._handover.carry_on(visit, mark)
+
+    async def _greet_late(self, visit: CareVisit) -> None:
         await asyncio.sleep(RETRY_S[0])
         try:
             visit.push(await patiently(partial(self._greeting, visit), "greeting_waits"))
@@ -222,78 +239,6 @@ class DeviceCare:
             log.error("not_greeted", device=visit.principal.identity, code=error.code, message=error.message)
         finally:
             visit.greeting = None
-
-    # -- handing over -------------------------------------------------------------------------------------------------
-
-    def _take_on(self, visit: _Visit, commands: Sequence[Command], *, again: bool) -> bool:
-        """Let those wait their turn that are not here yet; ``again``: also what was sent and not acknowledged."""
-        others = [other for other in self._visits[visit.principal.identity].values() if other is not visit]
-        found = False
-        for command in commands:
-            if command.id not in visit.commands and (again or command.state != SENT):
-                self._await_turn(visit, command.id, again and not any(command.id in other.commands for other in others))
-                found = True
-        return found
-
-    def _await_turn(self, visit: _Visit, command_id: str, again: bool) -> None:
-        if len(visit.waiting) >= MAX_WAITING:
-            visit.behind = True  # it is looked up in the database when its turn comes
-        else:
-            visit.commands.add(command_id)
-            visit.waiting.append((command_id, again))
-        self._begin(visit)
-
-    def _begin(self, visit: _Visit) -> None:
-        if visit.handing is None and not visit.over:
-            visit.handing = asyncio.get_running_loop().create_task(self._hand_over(visit))
-
-    async def _hand_over(self, visit: _Visit) -> None:
-        try:
-            while visit.waiting or (visit.behind and await self._look_up(visit)):
-                await self._room_for_more(visit)
-                command_id, again = visit.waiting[0]
-                record = await self._claimed(visit.principal, command_id, again)
-                visit.waiting.popleft()
-                if record is None:
-                    visit.commands.discard(command_id)
-                else:
-                    visit.queued.add(command_id)
-                    visit.push((record,))
-        finally:
-            visit.handing = None
-
-    async def _look_up(self, visit: _Visit) -> bool:
-        """Take on a page of what was too much before. False: there is nothing that is not under way."""
-        visit.behind = False
-        domain, device = visit.principal.domain, visit.principal.name
-        after = ""
-        while page := await patiently(
-            partial(self._commands.outstanding, domain, device, after, MAX_WAITING), "commands_wait"
-        ):
-            if self._take_on(visit, page, again=False):
-                visit.behind = True
-                return True
-            after = page[-1].order
-        return False
-
-    async def _room_for_more(self, visit: _Visit) -> None:
-        """Wait while many are on their way to a socket that takes none, so that they can still be taken back."""
-        while len(visit.queued) >= MAX_QUEUED:
-            visit.room.clear()
-            try:
-                await asyncio.wait_for(visit.room.wait(), QUEUED_AT_MOST_S)
-            except TimeoutError:
-                visit.queued.clear()  # some were too large for the client, or it wants none any more
-
-    async def _claimed(self, principal: Principal, command_id: str, again: bool) -> Record | None:
-        """The command's message, if this connection is to hand it over now."""
-        claim = partial(self._commands.claim, principal.domain, principal.name, command_id, again)
-        try:
-            command = await patiently(claim, "command_waits")
-            return None if command is None else self._records.request(command)
-        except IotSphereError as error:  # it has been removed, or has expired at this moment
-            log.info("command_not_handed_over", code=error.code, command=command_id)
-            return None
 
 
 def _is_own(principal: Principal, record: Record) -> bool:

@@ -31,13 +31,14 @@ class Evidence:
         self._told = asyncio.Event()
         self.dropped = 0
 
-    def note(self, write: Write) -> None:
-        """Write something down later; in the order of noting, up to what one round takes at once."""
+    def note(self, write: Write) -> bool:
+        """Write something down later; in the order of noting, up to what one round takes at once. False: no room."""
         if len(self._waiting) >= self._limit:
             self.dropped += 1
-            return
+            return False
         self._waiting.append(write)
         self._told.set()
+        return True
 
     async def run(self) -> None:
         """Write evidence down for ever; what the database does not take now is tried again. At the end, once more."""

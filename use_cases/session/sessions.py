@@ -131,7 +131,7 @@ class Sessions:
         if hold.expiry:
             hold.inbound = inbound or hold.inbound
             twos = hold.inbound.received or kept.released or any(each.qos == 2 for each in kept.under_way)
-            if inbound is not None and (hold.record or twos):
+            if inbound is not None and (hold.record or twos or kept.pushed):
                 await self.exactly_once.keep(hold, kept, inbound)
             await self._put(hold, kept, hold.version, left_at=self._clock.now())
         elif hold.version:

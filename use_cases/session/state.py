@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -36,6 +36,31 @@ class UnderWay(NamedTuple):
     position: Position
     qos: int = 1
     beside: bool = False
+
+
+class Pushed(NamedTuple):
+    """A message from the gateway's own hand, which has no place in the log: whoever pushed it knows it by its ``mark``.
+
+    ``packet_id``: under which it is on its way at ``qos``. ``fate``: "acknowledged" or "refused", once the client has
+    answered and as long as only this session knows that.
+    """
+
+    mark: str
+    packet_id: int = 0
+    qos: int = 1
+    fate: str = ""
+
+
+class Carried(NamedTuple):
+    """What a connection brings along of what was pushed to earlier ones of its session.
+
+    ``session``: names it, "" for one that ends with its connection. Pushing what is ``pushed`` once more sends it again
+    under its packet id; of what is not pushed any more, ``let_go`` (mark) frees it.
+    """
+
+    session: str = ""
+    pushed: tuple[Pushed, ...] = ()
+    let_go: Callable[[str], None] = lambda _: None
 
 
 class Received(NamedTuple):
@@ -77,6 +102,7 @@ class Kept:
     sent: Mapping[Partition, Position] = field(default_factory=dict)
     under_way: tuple[UnderWay, ...] = ()
     released: tuple[int, ...] = ()
+    pushed: tuple[Pushed, ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,6 +143,7 @@ def write_sent(kept: Kept) -> dict[str, object]:
             [u.packet_id, u.partition.channel, u.partition.number, *u.position, u.qos, u.beside] for u in kept.under_way
         ],
         "released": kept.released,
+        "pushed": kept.pushed,
     }
 
 
@@ -142,6 +169,7 @@ def read_sent(domain: str, value: Mapping[str, Any]) -> Kept:
             for packet_id, channel, number, epoch, offset, *more in value["underWay"]
         ),
         released=tuple(value.get("released", ())),
+        pushed=tuple(Pushed(*each) for each in value.get("pushed", ())),
     )
 
 

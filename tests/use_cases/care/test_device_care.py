@@ -20,7 +20,7 @@ from iotsphere.entities.principal import Principal, device
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_changes import Wanted as Desired
 from iotsphere.entities.topic import parse_filter
-from iotsphere.use_cases.care import device_care
+from iotsphere.use_cases.care import device_care, handover
 from iotsphere.use_cases.command.commands import Order
 from iotsphere.use_cases.ports.database import Outcome, Stored, Write
 from iotsphere.use_cases.session.state import Wanted
@@ -396,8 +396,9 @@ async def test_a_command_that_people_broke_holds_up_no_other(stage: Stage) -> No
 
 
 async def test_more_than_fits_is_looked_up_when_its_turn_comes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_care, "MAX_WAITING", 4)
-    monkeypatch.setattr(device_care, "MAX_QUEUED", 2)
+    for module in (device_care, handover):
+        monkeypatch.setattr(module, "MAX_WAITING", 4)
+    monkeypatch.setattr(handover, "MAX_QUEUED", 2)
     await stage.send(*range(10))
     line = Line(stage)
     await line.greet()

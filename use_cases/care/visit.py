@@ -1,0 +1,63 @@
+"""One connection of a device, as far as care for it goes: what it was told, and which commands are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeAlias
+
+from ...entities.message import Record
+from ...entities.principal import Principal
+from ...entities.shadow import ShadowKey
+from ..session.state import Carried, Pushed, Wanted
+
+Push: TypeAlias = Callable[[Iterable[Record]], None]
+REQUEST: Final = "/commands/request"
+DELTA: Final = "/delta"
+
+
+class CareVisit:
+    """One connection. ``carried``: what was pushed to earlier ones of its session and is under way, by its mark;
+    ``session`` and ``let_go``: as ``Carried`` has them.
+
+    ``sequences``: the deltas that it was greeted with. ``commands``: taken on here, and not yet known to be with the
+    device; ``waiting``: those of them that are to be handed over; ``queued``: handed over, and not at the socket.
+    ``behind``: there are more in the database.
+    """
+
+    __slots__ = (
+        "behind", "carried", "commands", "greeting", "handing", "let_go", "over", "principal", "push", "queued", "room",
+        "sequences", "session", "waiting", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, principal: Principal, push: Push, carried: Carried) -> None:
+        self.principal = principal
+        self.push = push
+        self.session = carried.session
+        self.let_go = carried.let_go
+        self.carried: dict[str, Pushed] = {each.mark: each for each in carried.pushed if not each.fate}
+        self.wanted: Collection[Wanted] = ()
+        self.sequences: dict[ShadowKey, int] = {}
+        self.commands: set[str] = set()
+        self.waiting: deque[tuple[str, bool]] = deque()
+        self.queued: set[str] = set()
+        self.room = asyncio.Event()
+        self.behind = False
+        self.over = False
+        self.handing: asyncio.Task[None] | None = None
+        self.greeting: asyncio.Task[None] | None = None
+
+    def wants(self, topic: str) -> list[Wanted]:
+        """The filters that select a topic."""
+        return [each for each in self.wanted if each.filter.matches(topic)]
+
+    @property
+    def requests(self) -> str:
+        """The topic of its commands."""
+        return f"{self.principal.domain}/devices/{self.principal.name}{REQUEST}"
+
+    @property
+    def qos(self) -> int:
+        """At which QoS commands go out."""
+        return max((each.qos for each in self.wants(self.requests)), default=0)
