@@ -23,9 +23,11 @@ def begin_epoch(connection: Connection, durability: str, now: int, least: int) -
     """Open a new epoch where one is due, in a transaction of its own, and return the epoch that is now written.
 
     It is due in a new file, and after a run that was only ``logged``, whose last messages a power loss may have taken.
-    ``now``: ms; ``least``: the last epoch that this folder is known to have seen.
+    ``now``: ms; ``least``: the last epoch that this folder is known to have seen. Whoever held a lease is no more, since
+    one process alone may write here: leases are free at once, and their fences are remembered.
     """
     connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE leases SET owner = '', expires_at = 0 WHERE owner <> ''")
     epoch = _meta(connection, "epoch")
     if not isinstance(epoch, int) or _meta(connection, "durability") == "logged":
         epoch = max(now // 1_000, least + 1, (epoch if isinstance(epoch, int) else 0) + 1)

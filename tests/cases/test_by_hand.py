@@ -27,6 +27,8 @@ DAMAGED = [
     ("shadows", "iotsphere/x3", DEEP, "nests deeper"),
     ("shadows", "iotsphere/x4", '{"desired":{"$x":1}}', "$x"),
     ("shadows", "iotsphere/x5", '{"due":-1e999,"version":1,"desired":{"a":1}}', "a number that is not finite"),
+    ("shadows", "nowhere/d1", '{"version":1,"reported":{"a":1}}', "nowhere"),
+    ("preferences", "ann", "{}", "no key of that collection"),
     ("shadows", "nobody", '{"desired":{"a":1}}', "no key of a shadow"),
     ("commands", "iotsphere/c1", COMMAND % "[1]", "steps is no list"),
     ("commands", "iotsphere/c2", COMMAND.replace('"due":1', '"due":"soon"') % "[]", "due is no whole number"),

@@ -183,8 +183,8 @@ async def test_what_people_wrote_by_mistake_stops_nothing(gateway: Gateway, shel
         assert device.of("commands/request") == [{"n": 1}]
         await told(page, "iotsphere/devices/m7/shadow/document", lambda payload: payload["version"] == 2)
         alerts = [message["payload"] for message in await history(gateway, "iotsphere/system/alerts")]
-        documents = {alert.get("document") for alert in alerts}
-        assert documents >= {
+        damaged_ones = {alert.get("document") for alert in alerts}
+        assert damaged_ones >= {
             "iotsphere/m8",
             "nobody",
             "iotsphere/c1",

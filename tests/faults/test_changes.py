@@ -115,11 +115,7 @@ async def test_a_write_by_the_sqlite3_shell_reaches_the_page_and_the_device(tmp_
 @pytest.mark.parametrize(
     "statement",
     [
-        'INSERT INTO shadows(key, body) VALUES (\'nowhere/d1\', \'{"version": 1, "reported": {"a": 1}}\')',
         'UPDATE shadows SET body = \'{"version": "x", "steps": 5, "desired": 7}\' WHERE key = \'iotsphere/d1\'',
-        "INSERT INTO commands(key, body) VALUES ('iotsphere/x', '{\"open\": true, \"due\": 1}')",
-        "INSERT INTO rollouts(key, body) VALUES ('iotsphere/x', '{\"open\": true, \"created_at\": 1}')",
-        "INSERT INTO preferences(key, body) VALUES ('ann', '{}')",
         "DELETE FROM shadows",
     ],
 )

@@ -9,7 +9,6 @@ told, and the gap is announced once.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,24 +16,21 @@ from typing import Final, Protocol
 
 import structlog
 
-from ...entities.errors import ChangesLost, Fenced, IotSphereError, LeaseHeld, Unavailable
+from ...entities.errors import ChangesLost, Fenced, LeaseHeld, Unavailable
 from ...entities.message import Record
 from ..ports.clock import Clock
-from ..ports.database import Change, Collection, Database, Write
+from ..ports.database import Change, Collection, Database
 from ..ports.documents import Documents
-from ..ports.message_log import Lease, MessageLog
+from ..ports.message_log import MessageLog
 from ..publish import MessagePublishUseCase
 from .batches import BATCH, batches_of
+from .hold import HEARTBEATS, Hold
 from .place import Checkpoint
 from .told import Told, digest_of, note_of, same_state
 
 log = structlog.get_logger("iotsphere.changes")
 
-READER: Final = "changes"
-HEARTBEATS: Final = Collection("heartbeats", watched=True)
-LEASE_MS: Final = 10_000
-RETRY_LEASE_S: Final = 1.0
-BEAT_EVERY_S: Final = LEASE_MS / 3_000
+RETRY_LEASE_S: Final = 0.5
 SILENT_AFTER_S: Final = 30.0
 SAVE_QUIET_EVERY_S: Final = 10.0
 
@@ -88,7 +84,6 @@ class PropagateChanges:
         self, stores: ChangeStores, publish: MessagePublishUseCase, tell: Teller, keep: Keep, clock: Clock
     ) -> None:
         self._database = stores.database
-        self._log = stores.log
         self._further = [each.name for each in stores.further]
         self._names = [*(each.name for each in stores.collections if each.watched), *self._further]
         self._place = Checkpoint(stores.documents, stores.log, clock, tell.channels)
@@ -97,7 +92,7 @@ class PropagateChanges:
         self._tell = tell
         self._keep = keep
         self._clock = clock
-        self._owner = secrets.token_hex(8)
+        self._hold = Hold(stores.log, stores.database, clock)
         self._already: set[str] = set()
         self._states: dict[str, Record] = {}  # by topic, what was told last and perhaps not noted
         self._left = 0  # changes until ``_already`` can hold none of them any more
@@ -119,44 +114,18 @@ class PropagateChanges:
         """Propagate changes for ever, or wait until the process that does it gives way. Raises Unavailable."""
         while True:
             try:
-                lease = await self._lease()
+                lease = await self._hold.take()
             except LeaseHeld:
                 await asyncio.sleep(RETRY_LEASE_S)
                 continue
-            beating = asyncio.get_running_loop().create_task(self._beat())
             try:
-                self._heard_at = asyncio.get_running_loop().time()
-                await self._propagate()
+                async with self._hold.kept(lease):
+                    self._heard_at = asyncio.get_running_loop().time()
+                    await self._propagate()
             except (LeaseHeld, Fenced) as error:
                 log.warning("listener_gives_way", code=error.code)
             finally:
                 self._heard_at = None
-                beating.cancel()
-                await asyncio.wait((beating,))
-                await self._give_up(lease)
-
-    async def _lease(self) -> Lease:
-        domain = self._log.domains()[0]
-        partition = self._log.partitions(domain, "system")[0]
-        return await self._log.lease(f"{domain}/{READER}", partition, self._owner, LEASE_MS)
-
-    async def _give_up(self, lease: Lease) -> None:
-        try:
-            await self._log.release(lease)
-        except Unavailable as error:
-            log.info("lease_lapses_by_itself", code=error.code)
-
-    async def _beat(self) -> None:
-        """Keep the lease while nothing happens, and send a sign of life through the database."""
-        key = f"{self._log.domains()[0]}/{self._owner}"
-        while True:
-            try:
-                await self._lease()
-                before = await self._database.get(HEARTBEATS.name, key)
-                await self._database.put(HEARTBEATS.name, Write(key, before, {"at": self._clock.now()}))
-            except IotSphereError as error:
-                log.warning("heartbeat_failed", code=error.code)
-            await asyncio.sleep(BEAT_EVERY_S)
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +167,7 @@ class PropagateChanges:
         names = [*self._names, HEARTBEATS.name]
         async with aclosing(self._database.changes(token, names)) as changes, aclosing(batches_of(changes)) as batches:
             async for batch in batches:
-                await self._lease()
+                await self._hold.take()
                 self._heard_at = loop.time()
                 told = await self._carry_out(batch)
                 if told or loop.time() - saved >= SAVE_QUIET_EVERY_S:

@@ -26,7 +26,8 @@ from ..entities.errors import RequestInvalid
 from ..settings import Settings
 from ..use_cases.access.devices import Devices
 from ..use_cases.care.device_care import DeviceCare
-from ..use_cases.changes.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+from ..use_cases.changes.hold import HEARTBEATS
+from ..use_cases.changes.propagate import ChangeStores, PropagateChanges
 from ..use_cases.command.commands import Commands
 from ..use_cases.command.documents import COMMANDS, ROLLOUTS, TARGETS
 from ..use_cases.command.rollouts import Reach, Rollouts

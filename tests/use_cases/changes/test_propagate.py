@@ -17,7 +17,8 @@ from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.entities.errors import ChangesLost, Unavailable
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Position
-from iotsphere.use_cases.changes.propagate import HEARTBEATS, ChangeStores, PropagateChanges
+from iotsphere.use_cases.changes.hold import HEARTBEATS
+from iotsphere.use_cases.changes.propagate import ChangeStores, PropagateChanges
 from iotsphere.use_cases.ports.database import Change, Collection, Stored, Write
 from iotsphere.use_cases.ports.message_log import Appended
 from iotsphere.use_cases.publish import MessagePublishUseCase
