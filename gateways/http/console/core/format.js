@@ -1,0 +1,56 @@
+/** Times, numbers and texts as people read them. */
+
+const NUMBER = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+const COUNT = new Intl.NumberFormat("en");
+const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+export const number = (value) => (Number.isFinite(value) ? NUMBER.format(value) : String(value));
+export const count = (value) => COUNT.format(value);
+export const clock = (time) => TIME.format(time);
+
+/** A time of today, or with its day. */
+export function moment(time) {
+  const at = new Date(time);
+  if (Number.isNaN(at.getTime())) return "–";
+  return at.toDateString() === new Date().toDateString() ? TIME.format(at) : DAY.format(at);
+}
+
+/** How long ago, in one unit. */
+export function ago(time, now = Date.now()) {
+  const seconds = Math.max(0, Math.round((now - new Date(time).getTime()) / 1000));
+  if (Number.isNaN(seconds)) return "–";
+  return seconds < 3 ? "just now" : `${span(seconds)} ago`;
+}
+
+/** A length of time, in one unit. */
+export function span(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 90) return `${Number(seconds.toFixed(seconds < 10 ? 1 : 0))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+export function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let step = 0;
+  while (value >= 1024 && step < units.length - 1) [value, step] = [value / 1024, step + 1];
+  return `${value >= 100 || step === 0 ? Math.round(value) : value.toFixed(1)} ${units[step]}`;
+}
+
+/** A value of JSON in one short line. */
+export function brief(value, length = 80) {
+  const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "");
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+}
+
+/** `json_duplicate_key` as words. */
+export const words = (code) => {
+  const text = String(code).replaceAll("_", " ").replace(/\b(json|acl)\b/g, (name) => name.toUpperCase()).replace("utf8", "UTF-8");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+};
+
+const UNITS = { Cel: "°C", "[degF]": "°F", "%": "%", hPa: "hPa" };
+/** A unit (UCUM) as it is usually written. */
+export const unit = (code) => (Object.hasOwn(UNITS, code) ? UNITS[code] : code);

@@ -1,0 +1,203 @@
+/** A device's shadow: reported, desired and delta side by side, leaf by leaf; wishes are edited in place. */
+
+import { html } from "../vendor/lit/lit-html.js";
+import { ConflictError, shadow as shadowOf } from "../vendor/iotsphere/iotsphere.min.js";
+import { part } from "../core/api.js";
+import { brief, moment } from "../core/format.js";
+import { at, difference, leaves, patchOf, pointer, typed } from "../core/patch.js";
+import { view } from "../core/view.js";
+import { icon } from "../parts/icons.js";
+import { toast } from "../parts/toast.js";
+import { conflictDialog } from "./shadow-conflict.js";
+
+const MAX_ROWS = 300;
+const AS_OF_EVERY_MS = 1_000;
+const NONE = { reported: {}, desired: {}, delta: {}, version: 0, wishes: {} };
+
+export function shadowPanel(root, { api, client, domain, leave, listen }, device) {
+  const known = new Map([["", NONE]]); // name -> document
+  let name = "";
+  let editing = null; // { path, text, problem }; path null: the whole document
+  let past = null; // { time, document }
+  let askedAt = 0;
+
+  const document_ = () => past?.document ?? known.get(name) ?? NONE;
+
+  function rows() {
+    const { reported, desired, delta } = document_();
+    const found = new Map();
+    for (const [path] of [...leaves(desired), ...leaves(reported)]) found.set(pointer(path), path);
+    for (const [path] of leaves(delta)) found.set(pointer(path), path);
+    return [...found].sort(([a], [b]) => (a < b ? -1 : 1)).slice(0, MAX_ROWS);
+  }
+
+  const update = view(
+    root,
+    () => {
+      const shown = document_();
+      const lines = rows();
+      const waits = [...leaves(shown.delta)].length;
+      return html`<header>
+          <h2>Shadow</h2>
+          ${known.size > 1
+            ? html`<select class="names" aria-label="Shadow" @change=${(event) => ((name = event.target.value), (editing = null), update())}>
+                ${[...known.keys()].map((each) => html`<option value=${each} ?selected=${each === name}>${each || "main"}</option>`)}
+              </select>`
+            : ""}
+          <span class="badge num" data-version=${shown.version}>version ${shown.version}</span>
+          <span class="badge ${waits ? "warn" : "ok"}" data-delta=${waits}>${waits ? `${waits} to do` : "in sync"}</span>
+          ${past ? html`<span class="badge accent">as of ${moment(past.time)}</span>` : ""}
+          <span class="grow"></span>
+          <button class="button small" ?disabled=${Boolean(past)} @click=${editAll}>${icon("edit")}Edit desired</button>
+        </header>
+        <div class="body">
+          ${editing && editing.path === null ? whole() : ""}
+          <div class="scroll-x"><table class="leaves">
+            <thead><tr><th>Key</th><th>Reported</th><th>Desired</th><th>Delta</th></tr></thead>
+            <tbody>
+              ${lines.map(([text, path]) => row(text, path, shown))}
+              ${lines.length ? "" : html`<tr><td colspan="4" class="muted">Nothing is reported or desired ${past ? "at this time" : "yet"}.</td></tr>`}
+            </tbody>
+          </table></div>
+        </div>`;
+    },
+    leave,
+  );
+
+  function row(text, path, shown) {
+    const wish = shown.wishes?.[text];
+    const waits = at(shown.delta, path) !== undefined;
+    const edited = editing?.path && pointer(editing.path) === text;
+    return html`<tr class=${waits ? "waits" : ""} data-key=${text}>
+      <th scope="row" class="mono">${text.slice(1)}</th>
+      <td class="mono reported">${value(at(shown.reported, path))}</td>
+      <td class="mono desired">
+        ${edited
+          ? html`<form class="row" @submit=${saveOne}>
+              <input class="mono ${editing.problem ? "invalid" : ""}" aria-label="Desired ${text.slice(1)}" .value=${editing.text}
+                @input=${(event) => (editing.text = event.target.value)} @keydown=${escape} autofocus />
+              <button class="button small primary">Save</button>
+            </form>${editing.problem ? html`<p class="problem" role="alert">${editing.problem}</p>` : ""}`
+          : html`<button class="cell" ?disabled=${Boolean(past)} title="Change what is desired" @click=${() => editOne(path, shown)}>
+              ${value(at(shown.desired, path))}${icon("edit")}<span class="sr">change</span>
+            </button>`}
+      </td>
+      <td>${waits ? html`<span class="badge ${wish?.status === "refused" ? "bad" : "warn"}">${wish?.status ?? "waiting"}</span>` : wish ? html`<span class="small muted">${wish.status}</span>` : ""}
+        ${wish?.reason ? html`<div class="small bad">${brief(wish.reason, 120)}</div>` : ""}</td>
+    </tr>`;
+  }
+
+  const whole = () => html`<form class="stack whole" @submit=${saveAll}>
+    <label class="field"><span>What is desired, as JSON. A key that you take out is desired no longer.</span>
+      <textarea class="mono" rows="8" spellcheck="false" .value=${editing.text} @keydown=${escape}
+        @input=${(event) => (editing.text = event.target.value)}></textarea></label>
+    ${editing.problem ? html`<p class="problem" role="alert">${editing.problem}</p>` : ""}
+    <div class="row"><button class="button small primary">Save</button>
+      <button type="button" class="button small" @click=${stop}>Cancel</button><span class="muted small">Ctrl+Enter saves</span></div>
+  </form>`;
+
+  function stop() {
+    editing = null;
+    update();
+  }
+
+  function escape(event) {
+    if (event.key === "Escape") stop();
+    if (event.key === "Enter" && event.ctrlKey) event.target.form.requestSubmit();
+  }
+
+  function editOne(path, shown) {
+    const now = at(shown.desired, path) ?? at(shown.reported, path);
+    editing = { path, text: now === undefined ? "" : JSON.stringify(now), version: shown.version, base: shown.desired };
+    update();
+    requestAnimationFrame(() => root.querySelector(".leaves input")?.select());
+  }
+
+  function editAll() {
+    const { desired, version } = document_();
+    editing = { path: null, text: JSON.stringify(desired, null, 2), version, base: desired };
+    update();
+    requestAnimationFrame(() => root.querySelector(".whole textarea")?.focus());
+  }
+
+  function read(text) {
+    try {
+      return typed(text);
+    } catch (error) {
+      editing.problem = `This is no JSON: ${error.message}`;
+      update();
+      throw error;
+    }
+  }
+
+  async function saveOne(event) {
+    event.preventDefault();
+    const text = editing.text.trim();
+    await send(patchOf(editing.path, text === "" ? undefined : read(text)), editing);
+  }
+
+  async function saveAll(event) {
+    event.preventDefault();
+    const wanted = read(editing.text);
+    if (wanted === null || typeof wanted !== "object" || Array.isArray(wanted)) {
+      editing.problem = "Write a JSON object, such as {\"interval\": 5}.";
+      return update();
+    }
+    const patch = difference(editing.base, wanted);
+    if (patch === undefined) return stop();
+    return send(patch, editing);
+  }
+
+  /** Send a patch for the version that was looked at; when somebody was faster, show both and let the user decide. */
+  async function send(patch, { version, base }) {
+    try {
+      const { changed } = await shadowOf(client, device, name).update(patch, { version, signal: leave });
+      toast(changed ? "Desired. The device is told what differs." : "It was desired already.");
+      stop();
+    } catch (error) {
+      if (error instanceof ConflictError) {
+        const theirs = error.current?.desired ?? {};
+        const mine = await conflictDialog({ base, theirs, patch, version: error.version }, leave);
+        if (mine) return send(patch, { version: error.version, base: theirs });
+        return stop();
+      }
+      if (error.name === "AbortError") return undefined;
+      if (editing) editing.problem = error.message;
+      else toast(error.message, "bad");
+      update();
+    }
+    return undefined;
+  }
+
+  listen(
+    `${device}'s shadow`,
+    [`${domain}/devices/${device}/shadow/document`, `${domain}/devices/${device}/shadow/+/document`],
+    { from: "latest", policy: "latest", signal: leave },
+    (messages) => {
+      for (const { metadata, payload } of messages) {
+        const levels = metadata.topic.split("/");
+        const which = levels.length === 6 ? levels[4] : "";
+        if ((known.get(which)?.version ?? -1) <= payload.version) known.set(which, payload);
+      }
+      update();
+    },
+  );
+
+  return {
+    /** Show it as it was at a time; null: as it is. */
+    async asOf(time) {
+      if (time === null) {
+        past = null;
+        return update();
+      }
+      if (Date.now() - askedAt < AS_OF_EVERY_MS) return undefined;
+      askedAt = Date.now();
+      const query = { name, as_of: time.toISOString() };
+      const document = await api.get(`api/v1/devices/${part(device)}/shadow`, query, leave).catch(() => NONE);
+      if (askedAt) past = { time, document };
+      return update();
+    },
+  };
+}
+
+const value = (given) => (given === undefined ? html`<span class="muted">–</span>` : brief(JSON.stringify(given), 160));

@@ -1,0 +1,156 @@
+/** The explorer: listen to any filter that is granted, hold it still, look into each message, publish, and rewind. */
+
+import { html } from "../vendor/lit/lit-html.js";
+import { brief, count, moment } from "../core/format.js";
+import { link, remember } from "../core/router.js";
+import { every, view } from "../core/view.js";
+import { icon } from "../parts/icons.js";
+import { json } from "../parts/json.js";
+import { LongList } from "../parts/long-list.js";
+import { rewindBar } from "../parts/rewind.js";
+import { publishDialog } from "./explorer-publish.js";
+
+const KEPT = 2_000;
+const STARTS = { live: "Live", latest: "Last values, then live", hour: "The last hour", earliest: "From the beginning" };
+
+export function explorer(root, context) {
+  const { domain, isOperator, leave, listen, query } = context;
+  let filter = query.get("filter") ?? `${domain}/devices/+/telemetry/#`;
+  let start = "latest";
+  let policy = "complete";
+  let messages = []; // newest first, KEPT at most
+  let held = null; // what is shown while it stands still
+  let chosen = null;
+  let life = null;
+  let subscription = null;
+  let problem = "";
+  let total = 0;
+  let rate = 0;
+  let before = 0;
+
+  const shown = () => held ?? messages;
+
+  const update = view(
+    root,
+    () => html`<section class="explorer">
+      <form class="row wrap tools" @submit=${(event) => (event.preventDefault(), begin())}>
+        <label class="search grow"><span class="sr">Filter</span>${icon("explorer")}
+          <input type="search" class="mono" .value=${filter} list="filters" spellcheck="false" @input=${(event) => (filter = event.target.value)} /></label>
+        <datalist id="filters">
+          ${["devices/+/telemetry/#", "devices/+/presence", "devices/+/shadow/#", "devices/+/commands/#", "devices/#", "system/#", "#"].map(
+            (each) => html`<option value="${domain}/${each}"></option>`,
+          )}
+        </datalist>
+        <select class="auto" aria-label="Start" @change=${(event) => (start = event.target.value)}>
+          ${Object.entries(STARTS).map(([value, text]) => html`<option value=${value} ?selected=${value === start}>${text}</option>`)}
+        </select>
+        <select class="auto" aria-label="When this page is slow" @change=${(event) => ((policy = event.target.value), begin())}>
+          <option value="complete">Every message</option><option value="latest">Newest values only</option>
+        </select>
+        <button class="button primary">${icon("reader")}Listen</button>
+        <button type="button" class="button" aria-pressed=${held !== null} @click=${hold}>
+          ${icon(held ? "play" : "pause")}${held ? "Go on" : "Pause"}
+        </button>
+        <button type="button" class="button" @click=${() => publishDialog(context, chosen)}>${icon("send")}Publish</button>
+      </form>
+      ${problem ? html`<p class="problem" role="alert">${problem}</p>` : ""}
+      <div class="halves ${chosen ? "open" : ""}">
+        <div class="card table">
+          <div class="row small muted head num"><span>${count(total)} messages</span><span>${count(rate)} / s</span>
+            <span class="grow"></span><span>${held ? `standing still, ${count(behind())} came since` : `the newest ${count(KEPT)} are kept`}</span></div>
+          <div class="list"></div>
+          <div class="empty" ?hidden=${shown().length > 0}>${icon("explorer")}<p role="status">Nothing came yet. Topics look like
+            <code>${domain}/devices/pump-7/telemetry/temperature</code>; + stands for one level, # for all below.</p></div>
+        </div>
+        <aside class="card detail" aria-label="Message" ?hidden=${!chosen}>${chosen ? inspect(chosen) : ""}</aside>
+      </div>
+      <div class="bar"></div>
+    </section>`,
+    leave,
+  );
+
+  const behind = () => total - held.total;
+
+  const inspect = ({ metadata, payload }) => html`<header>
+      <h2 class="ellipsis grow mono">${metadata.topic}</h2>
+      <button class="button ghost small" aria-label="Close" @click=${() => choose(null)}>${icon("close")}</button>
+    </header>
+    <div class="body stack">
+      <div class="row wrap">
+        <span class="badge">${metadata.messageType}</span>
+        ${metadata.quality ? html`<span class="badge warn">${metadata.quality}</span>` : ""}
+        <span class="muted small num">${moment(metadata.timestamp)}</span><span class="grow"></span>
+        ${isOperator ? html`<a class="button small" href=${link("journey", metadata.messageId)}>${icon("journey")}Its journey</a>` : ""}
+      </div>
+      <h3>Payload</h3>${json(payload)}
+      <h3>Metadata</h3>${json(metadata)}
+    </div>`;
+
+  const line = (message) => html`<div class="line message-line" role="listitem" tabindex="0" aria-selected=${message === chosen}
+      @click=${() => choose(message)} @keydown=${(event) => event.key === "Enter" && choose(message)}>
+      <span class="muted small num">${moment(message.metadata.timestamp)}</span>
+      <span class="mono ellipsis topic">${message.metadata.topic}</span>
+      <span class="mono ellipsis">${brief(message.payload, 160)}</span>
+    </div>`;
+
+  function choose(message) {
+    chosen = message;
+    list.update();
+    update();
+  }
+
+  function hold() {
+    held = held ? null : Object.assign(messages.slice(), { total });
+    list.show(shown());
+    update();
+  }
+
+  function take(came) {
+    total += came.length;
+    messages = came.toReversed().concat(messages).slice(0, KEPT);
+    if (!held) list.show(messages, came.length);
+    if (came.length && total === came.length) update();
+  }
+
+  function begin(options) {
+    life?.abort();
+    life = new AbortController();
+    const { signal } = life;
+    leave.addEventListener("abort", () => life.abort(), { signal });
+    messages = [];
+    held = null;
+    total = before = 0;
+    problem = "";
+    list.show(messages);
+    remember({ filter });
+    const from = start === "hour" ? new Date(Date.now() - 3_600_000) : start;
+    subscription = listen("The explorer", filter.split(/[\s,]+/).filter(Boolean), { from, policy, ...options, signal }, take);
+    subscription?.addEventListener("clock", ({ detail }) => bar.tick(detail));
+    subscription?.addEventListener("state", ({ detail }) => {
+      problem = detail.error?.message ?? "";
+      update();
+    });
+    update();
+  }
+
+  const list = new LongList(
+    root.querySelector(".list"),
+    { height: 38, line, key: (message) => message, label: "Messages" },
+    leave,
+  );
+  const bar = rewindBar(
+    root.querySelector(".bar"),
+    {
+      play: (from, speed) => begin({ from, speed }),
+      speed: (speed) => subscription?.play(speed),
+      live: () => begin({ from: "latest" }),
+    },
+    leave,
+  );
+  begin();
+  every(1_000, leave, () => {
+    rate = total - before;
+    before = total;
+    update();
+  });
+}

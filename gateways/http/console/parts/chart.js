@@ -1,0 +1,121 @@
+/** A chart of one metric over time: a bounded series, drawn at most a few times a second, and only when in sight. */
+
+import uPlot from "../vendor/uplot/uPlot.esm.js";
+import { clock, number } from "../core/format.js";
+import { colour, onTheme } from "../core/theme.js";
+
+const CAPACITY = 20_000;
+
+/** Points in the order of their times; the oldest go when there are too many. */
+export class Series {
+  times = []; // seconds
+  values = [];
+  unit = "";
+
+  put(ms, value) {
+    const time = ms / 1000;
+    const { times, values } = this;
+    let at = times.length;
+    while (at > 0 && times[at - 1] > time) at -= 1; // nearly always at the end already
+    if (at === times.length) {
+      times.push(time);
+      values.push(value);
+    } else {
+      times.splice(at, 0, time);
+      values.splice(at, 0, value);
+    }
+    if (times.length > CAPACITY * 1.1) {
+      times.splice(0, times.length - CAPACITY);
+      values.splice(0, values.length - CAPACITY);
+    }
+  }
+
+  get last() {
+    return this.values.at(-1);
+  }
+
+  /** Least and greatest value of a range of seconds. */
+  bounds(from, to) {
+    let low = Infinity;
+    let high = -Infinity;
+    for (let i = this.times.length - 1; i >= 0 && this.times[i] >= from; i -= 1) {
+      const value = this.values[i];
+      if (this.times[i] > to || value === null) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    return low <= high ? [low, high] : null;
+  }
+}
+
+export class Chart {
+  #plot;
+  #series;
+  #inSight = true;
+  #changed = true;
+
+  /** `floor`: what the y axis begins with at the latest. */
+  constructor(root, series, ink, signal, floor = Infinity) {
+    this.#series = series;
+    const width = () => Math.max(120, root.clientWidth);
+    const make = () => {
+      const line = colour(ink);
+      const grid = { stroke: colour("--line"), width: 1 };
+      const axis = { stroke: colour("--muted"), font: "11px Inter, sans-serif", grid, ticks: { show: false } };
+      this.#plot?.destroy();
+      this.#plot = new uPlot(
+        {
+          width: width(),
+          height: 168,
+          cursor: { points: { size: 7 }, y: false, drag: { x: false, y: false } },
+          legend: { show: false },
+          scales: { x: { time: true, auto: false }, y: { range: (_, low, high) => padded(low, high, floor) } },
+          axes: [
+            { ...axis, space: 70, size: 26, values: (_, at) => at.map((seconds) => clock(seconds * 1000)) },
+            { ...axis, size: 52, values: (_, at) => at.map(number) },
+          ],
+          series: [
+            {},
+            { stroke: line, width: 2, fill: line.replace("rgb(", "rgba(").replace(")", ", 0.09)"), points: { show: false }, spanGaps: false },
+          ],
+        },
+        [series.times, series.values],
+        root,
+      );
+      this.#changed = true;
+    };
+    make();
+    const size = new ResizeObserver(() => this.#plot.setSize({ width: width(), height: 168 }));
+    size.observe(root);
+    const sight = new IntersectionObserver(([entry]) => (this.#inSight = entry.isIntersecting));
+    sight.observe(root);
+    onTheme(signal, make);
+    signal.addEventListener("abort", () => {
+      size.disconnect();
+      sight.disconnect();
+      this.#plot.destroy();
+    });
+  }
+
+  /** New points came. */
+  changed() {
+    this.#changed = true;
+  }
+
+  /** Draw the range of seconds. */
+  draw(from, to) {
+    if (!this.#inSight) return;
+    this.#plot.batch(() => {
+      if (this.#changed) this.#plot.setData([this.#series.times, this.#series.values], false);
+      this.#changed = false;
+      this.#plot.setScale("x", { min: from, max: to });
+    });
+  }
+}
+
+function padded(low, high, floor) {
+  if (low === null || high === null) return [0, 1];
+  const least = Math.min(low, floor);
+  const reach = high - least || Math.abs(high) * 0.1 || 1;
+  return [least === floor ? floor : least - reach * 0.15, high + reach * 0.15];
+}

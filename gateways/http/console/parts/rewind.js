@@ -1,0 +1,92 @@
+/** The rewind bar: set a time in the past, play from there at a speed, and go back to live. */
+
+import { html } from "../vendor/lit/lit-html.js";
+import { moment, span } from "../core/format.js";
+import { view } from "../core/view.js";
+import { icon } from "./icons.js";
+
+const SPEEDS = [1, 2, 5, 10, 60, 300, 1000];
+const SPANS = { 15: "15 min", 60: "1 h", 360: "6 h", 1440: "24 h", 10080: "7 d" };
+const MINUTE = 60_000;
+
+/** `play(from, speed)` begins a rewind, `speed(n)` changes it (0 stands still), `live()` ends it. */
+export function rewindBar(root, { play, speed, live }, signal) {
+  let clock = null; // of the rewind; null: live
+  let rate = 10;
+  let minutes = 60;
+  let pulled = null; // where the slider is being dragged to
+  const update = view(root, template, signal);
+
+  function begin(from) {
+    clock = { time: from, state: "playing", skipped: 0 };
+    play(from, rate);
+    update();
+  }
+
+  function choose(event) {
+    rate = Number(event.target.value);
+    if (clock?.state === "playing") speed(rate);
+    update();
+  }
+
+  function turn() {
+    if (!clock) return begin(new Date(Date.now() - minutes * MINUTE));
+    const playing = clock.state === "playing";
+    clock = { ...clock, state: playing ? "paused" : "playing" };
+    speed(playing ? 0 : rate);
+    return update();
+  }
+
+  function end() {
+    clock = null;
+    live();
+    update();
+  }
+
+  function template() {
+    const now = Date.now();
+    const at = pulled ?? clock?.time.getTime() ?? now;
+    const local = new Date(at - new Date(at).getTimezoneOffset() * MINUTE).toISOString().slice(0, 19);
+    return html`<div class="rewind ${clock ? "past" : ""}" role="group" aria-label="Rewind">
+      <button class="button small" @click=${turn} aria-label=${clock?.state === "playing" ? "Pause" : "Play from the past"}>
+        ${icon(clock?.state === "playing" ? "pause" : clock ? "play" : "rewind")}
+        <span>${clock ? (clock.state === "playing" ? "Pause" : "Play") : "Rewind"}</span>
+      </button>
+      <span class="when num" role="status" data-clock=${clock ? clock.time.toISOString() : "live"}>
+        ${clock ? html`${moment(clock.time)} <span class="muted small">×${clock.state === "paused" ? 0 : rate}</span>` : "Live"}
+        ${clock?.skipped ? html`<span class="muted small"> skipped ${span(clock.skipped / 1000)} of silence</span>` : ""}
+      </span>
+      <input class="track" type="range" aria-label="Time" min=${-minutes * 60} max="0" step="1"
+        .value=${String(Math.max(-minutes * 60, Math.round((at - now) / 1000)))}
+        aria-valuetext=${clock ? moment(at) : "live"}
+        @input=${(event) => ((pulled = now + event.target.value * 1000), update())}
+        @change=${(event) => {
+          const back = Number(event.target.value);
+          pulled = null;
+          if (back >= -1) return clock ? end() : update();
+          return begin(new Date(Date.now() + back * 1000));
+        }} />
+      <select aria-label="Reach of the slider" @change=${(event) => ((minutes = Number(event.target.value)), update())}>
+        ${Object.entries(SPANS).map(([value, text]) => html`<option value=${value} ?selected=${Number(value) === minutes}>${text}</option>`)}
+      </select>
+      <input type="datetime-local" step="1" aria-label="Play from" .value=${local} max=${local.slice(0, 10) + "T23:59:59"}
+        @change=${(event) => event.target.value && begin(new Date(event.target.value))} />
+      <select aria-label="Speed" @change=${choose}>
+        ${SPEEDS.map((each) => html`<option value=${each} ?selected=${each === rate}>×${each}</option>`)}
+      </select>
+      <button class="button small ${clock ? "primary" : ""}" ?disabled=${!clock} @click=${end}>${icon("live")}Live</button>
+    </div>`;
+  }
+
+  return {
+    /** The gateway tells the time of the rewind. */
+    tick(told) {
+      if (told.state === "live") clock = null;
+      else if (clock) clock = { ...told, state: told.state };
+      update();
+    },
+    get past() {
+      return clock !== null;
+    },
+  };
+}
