@@ -28,7 +28,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": "20",
-    "spark.python.worker.reuse": "true",
+    # Addresses may hold passwords.
+    "spark.sql.redaction.options.regex": "(?i)url|log|database|token",
 }
 
 
@@ -45,11 +46,13 @@ def open_session(
     # The workers run what the driver runs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    near = master.startswith("local") or "//127.0.0.1:" in master
+    if near:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     cores = os.cpu_count() or 2
     builder = SparkSession.builder.appName(name).master(master)
     every = {**SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores), **(settings or {})}
-    if master.startswith("local"):
+    if near:
         every.setdefault("spark.driver.bindAddress", "127.0.0.1")
         every.setdefault("spark.driver.host", "127.0.0.1")
         every.setdefault("spark.driver.extraJavaOptions", LOCAL_JVM)

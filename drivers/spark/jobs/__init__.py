@@ -87,7 +87,9 @@ class Job:
     itself and may use Spark's state; ``mode`` is its output mode. In a batch run both are called once, with batch 0.
     ``tick`` is called every few seconds in a stream, never at the same time as ``write``, also when nothing arrives.
     ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
-    depends on. ``output``: the default place of the results in the data folder.
+    depends on. ``rewind_s``: how far a stateful job goes back where a checkpoint of another form is migrated: as long as
+    anything stays open. ``publishes``: it announces results, so it needs a gateway. ``output``: the default place of
+    the results in the data folder.
     """
 
     name: str
@@ -99,6 +101,8 @@ class Job:
     follows: bool = True
     options: tuple[Option, ...] = ()
     state_options: tuple[str, ...] = ()
+    rewind_s: float = 2 * 86_400
+    publishes: bool = False
     output: str = ""
     tick: Callable[[Run], Counts] = field(default=_no_counts)
     maintain: Callable[[Run], Counts] | None = None
