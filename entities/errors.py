@@ -19,6 +19,7 @@ IotSphereError
 │   ├── TooManyConnections     too_many_connections
 │   └── TooManyGroups          too_many_groups
 ├── MessagesMissed             messages_missed (a reader cannot get some messages any more; reading on is possible)
+├── JobFailed                  job_failed (a job over telemetry ended by an error that is no other's)
 └── Unavailable                something below is down, full or being restarted; retry
     ├── LogUnavailable         log_unavailable
     ├── DatabaseUnavailable    database_unavailable
@@ -165,6 +166,12 @@ class MessagesMissed(IotSphereError):
     """Some messages can no longer be had; the fact ``gaps`` holds the exact ranges. Reading may go on after it."""
 
     code = "messages_missed"
+
+
+class JobFailed(IotSphereError):
+    """A job over telemetry ended by an error of its own, or of the engine that runs it; the message has its first line."""
+
+    code = "job_failed"
 
 
 class Unavailable(IotSphereError):

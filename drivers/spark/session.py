@@ -16,6 +16,16 @@ from pyspark.sql import SparkSession
 from ...entities.errors import RequestInvalid
 
 JAVA_VERSIONS: Final = (17, 21)
+# Spark says little, and on standard error; with its own default it would tell of its start at length.
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 # C2 costs more than it gives in jobs of minutes, and the serial collector suits a few small heaps on few cores.
 LOCAL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final[Mapping[str, str]] = {
@@ -55,7 +65,7 @@ def open_session(
     if near:
         every.setdefault("spark.driver.bindAddress", "127.0.0.1")
         every.setdefault("spark.driver.host", "127.0.0.1")
-        every.setdefault("spark.driver.extraJavaOptions", LOCAL_JVM)
+        every.setdefault("spark.driver.extraJavaOptions", LOCAL_JVM + _logging(folder))
     if folder is not None:
         every.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
         every.setdefault("spark.local.dir", str(folder / "local"))
@@ -64,6 +74,15 @@ def open_session(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _logging(folder: Path | None) -> str:
+    if folder is None:
+        return ""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "log4j2.properties"
+    path.write_text(_LOG4J, encoding="utf-8")
+    return f' "-Dlog4j2.configurationFile={path.absolute().as_uri()}"'
 
 
 def java_home(environment: Mapping[str, str], folder: Path | None = None) -> Path | None:

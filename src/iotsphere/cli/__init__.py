@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from .. import __version__
 from ..entities.errors import IotSphereError
-from . import commands, dead_letters, devices, links, messages, playground, serving, shadows
+from . import commands, dead_letters, devices, links, messages, playground, serving, shadows, spark
 from .console import err, out
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ app.add_typer(commands.app, name="command")
 app.add_typer(dead_letters.app, name="dead-letters")
 for command in (
     serving.up, serving.run, playground.playground, devices.token, messages.publish, messages.tail, messages.ledger,
-    messages.trace, links.console,
+    messages.trace, links.console, spark.spark,
 ):  # fmt: skip
     app.command()(command)
 

@@ -1,0 +1,38 @@
+"""Spark's errors in our own words: what a worker raised is found again under the traces of two languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ...entities.errors import IotSphereError, JobFailed, error_of
+
+# How a traceback ends: the class with its module, then code and message as IotSphereError says them.
+_OURS: Final = re.compile(r"\biotsphere\.entities\.errors\.\w+: ([a-z_]+): (.+)$", re.M)
+_STATE: Final = re.compile(r"STATE_STORE_\w*(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STREAMING_STATEFUL_OPERATOR_NOT_MATCH")
+_NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(iotsphere[\w.]*)'")
+_PYTHON: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.M)
+
+
+def failure_of(error: BaseException) -> IotSphereError:
+    """The error that is at the root of one that Spark raised."""
+    if isinstance(error, IotSphereError):
+        return error
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        return error_of(*found[-1])
+    if missing := _NO_PACKAGE.search(text):
+        return JobFailed(
+            f"a worker does not have the package {missing[1]}: install iotsphere[spark] in the Python of every worker, "
+            "and name it with PYSPARK_PYTHON"
+        )
+    if _STATE.search(text):
+        return JobFailed(
+            "the state in the checkpoint was made by another form of this job: raise the job's version, then run it with "
+            "--migrate"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    cause = _PYTHON.findall(text)
+    what = f"{cause[-1][0]}: {cause[-1][1]}" if cause else (lines[0] if lines else type(error).__name__)
+    return JobFailed(f"{what[:400]} (run it with --debug to see everything)")

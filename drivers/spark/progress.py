@@ -1,0 +1,52 @@
+"""How a run gets on: rows, messages, rows a second, and how many messages still wait."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has done so far. ``lag``: messages that waited at the last look, None where nobody knows.
+
+    ``rate``: rows a second of the last batch. ``counts``: what the job counted, summed up. ``place``: offsets up to
+    which everything is kept. ``tasks``: done and in all, of the stages that are under way in a single pass.
+    """
+
+    rows: int = 0
+    messages: int = 0
+    batches: int = 0
+    rate: float = 0.0
+    lag: int | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    place: Mapping[str, list[int]] = field(default_factory=dict)
+    tasks: tuple[int, int] = (0, 0)
+
+    def batch(self, told: Mapping[str, Any]) -> None:
+        """Take note of what Spark says of a batch that is done, as JSON's values."""
+        source = told["sources"][0]
+        start, end, latest = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+        rows = int(told.get("numInputRows") or 0)
+        moved = distance(start, end)
+        self.rows += rows
+        self.messages += moved
+        self.batches += 1 if moved or rows else 0
+        if rows:
+            seconds = max(int((told.get("durationMs") or {}).get("triggerExecution") or 0) / 1000, 0.001)
+            self.rate = rows / seconds
+        self.place = end
+        self.lag = distance(end, latest) if latest else None
+
+
+def distance(start: Mapping[str, list[int]], end: Mapping[str, list[int]]) -> int:
+    """How many messages lie between two places."""
+    return sum(max(0, place[1] - start.get(name, [0, 0])[1]) for name, place in end.items())
+
+
+def _offsets(text: Any) -> dict[str, list[int]]:
+    found = json.loads(text) if isinstance(text, str) else text
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,226 @@
+"""One run of a job: once over a range, once over what is new since the last time, or for ever after the log."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ...entities.errors import RequestInvalid
+from . import checkpoints, places
+from .checkpoints import Checkpoint, Identity, opened
+from .failures import failure_of
+from .jobs import Job, Run
+from .progress import Progress, distance
+from .source import LogSource, Wanted, read_options
+
+POLL_S: Final = 1
+TICK_S: Final = 5.0
+MakeRun = Callable[[str, bool], Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. ``source``: options of the data source; ``make_run(application, following)`` says where results go.
+
+    ``checkpoint``: None for one pass over the range. With one, what is new since the last time; ``follow``: for ever.
+    ``every``: seconds between the beginnings of two batches, 0 for as soon as possible.
+    """
+
+    job: Job
+    source: Mapping[str, str]
+    make_run: MakeRun
+    checkpoint: Path | None = None
+    follow: bool = False
+    every: float = 0.0
+    migrate: bool = False
+
+
+class StoppedAtBorder(Exception):
+    """Ends a stream before it writes anything of a new batch, since it was asked to stop."""
+
+
+class Runner:
+    """Runs a plan in the calling thread. ``stop`` may come from any thread or signal handler."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, kind: type[LogSource]) -> None:
+        self.progress = Progress()
+        self._spark = spark
+        self._plan = plan
+        self._kind = kind
+        self._gate = threading.Lock()
+        self._stopping = threading.Event()
+        self._at_border = threading.Event()
+        self._failure: BaseException | None = None
+        self._seen = ""
+        self._ticked = time.monotonic()
+        spark.dataSource.register(kind)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """End after the batch that is being written; a single pass over a range ends at once, with JobFailed."""
+        self._stopping.set()
+        if self._plan.checkpoint is None:
+            self._spark.sparkContext.cancelAllJobs()
+
+    def __call__(self, watch: Callable[[Progress], None] = lambda _: None) -> Progress:
+        """Run to the end, and tell ``watch`` about twice a second how it gets on.
+
+        Raises RequestInvalid, Conflict (a checkpoint that does not fit), MessagesMissed, Unavailable, JobFailed.
+        """
+        try:
+            if self._plan.checkpoint is None:
+                with self._watched(watch):
+                    self._once()
+            else:
+                self._stream(self._plan.checkpoint, watch)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise failure_of(self._failure or error) from error
+        watch(self.progress)
+        return self.progress
+
+    @contextmanager
+    def _watched(self, watch: Callable[[Progress], None]) -> Iterator[None]:
+        """Tell ``watch`` of a single pass from another thread: how many of Spark's tasks are done."""
+        done = threading.Event()
+        tracker = self._spark.sparkContext.statusTracker()
+
+        def look() -> None:
+            while not done.wait(POLL_S):
+                stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+                known = [stage for stage in stages if stage is not None]
+                self.progress.tasks = (sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known))
+                watch(self.progress)
+
+        thread = threading.Thread(target=look, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _once(self) -> None:
+        """Read the range, which is settled first, and write what comes out."""
+        job, wanted = self._plan.job, read_options(self._plan.source)
+        with self._kind.opening(wanted.log) as ranges:
+            known = ranges.partitions(wanted.channel, wanted.domains)
+            now = time.time_ns() // 1_000_000
+            start = places.offsets(places.resolve(ranges, known, wanted.start, now))
+            end = places.offsets(places.resolve(ranges, known, wanted.end, now))
+        settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
+        readings = self._spark.read.format("iotsphere").options(**settled).load()
+        run = self._plan.make_run(f"{job.name}-{uuid4()}", False)
+        begun = time.monotonic()
+        self.progress.counts.update(job.write(job.transform(readings, run), run, 0))
+        done = self.progress
+        done.batches, done.messages, done.lag, done.place = 1, distance(start, end), 0, end
+        done.rate = done.messages / max(time.monotonic() - begun, 0.001)
+
+    def _stream(self, folder: Path, watch: Callable[[Progress], None]) -> None:
+        job = self._plan.job
+        if not job.follows:
+            raise RequestInvalid(f"{job.name} looks at a whole range at once: leave --follow and --checkpoint out")
+        wanted = read_options(self._plan.source)
+        with self._opened(folder, wanted) as checkpoint:
+            run = self._plan.make_run(checkpoint.application, True)
+            source = dict(self._plan.source)
+            if checkpoint.start is not None:
+                source["from"] = json.dumps(checkpoint.start)
+            source.pop("to", None)
+            readings = self._spark.readStream.format("iotsphere").options(**source).load()
+            self._watch(self._start(readings, run, checkpoint), run, watch)
+
+    def _opened(self, folder: Path, wanted: Wanted) -> AbstractContextManager[Checkpoint]:
+        job = self._plan.job
+        run = self._plan.make_run("", True)
+        identity = Identity(
+            job.name,
+            job.version,
+            {name: run.options[name] for name in job.state_options},
+            {"channel": wanted.channel, "domain": ",".join(wanted.domains) or "*", "rows": wanted.form.name},
+        )
+
+        def migrate(location: Path) -> places.Offsets:
+            with self._kind.opening(wanted.log) as ranges:
+                found = checkpoints.recorded(location)
+                if found is None:
+                    known = ranges.partitions(wanted.channel, wanted.domains)
+                    now = time.time_ns() // 1_000_000
+                    return places.offsets(places.resolve(ranges, known, wanted.start, now))
+                return checkpoints.rewound(ranges, found, job.rewind_s) if job.stateful else found
+
+        return opened(folder, identity, migrate if self._plan.migrate else None)
+
+    def _start(self, readings: DataFrame, run: Run, checkpoint: Checkpoint) -> StreamingQuery:
+        job = self._plan.job
+        frame = job.transform(readings, run) if job.stateful else readings
+
+        def write(part: DataFrame, number: int) -> None:
+            # The batch before is committed by now, so this is the border.
+            if self._stopping.is_set():
+                self._at_border.set()
+                raise StoppedAtBorder
+            with self._gate:
+                try:
+                    counts = job.write(part if job.stateful else job.transform(part, run), run, number)
+                    self.progress.counts.update(counts)
+                except BaseException as error:
+                    self._failure = error
+                    raise
+
+        writer = frame.writeStream.queryName(job.name).foreachBatch(write).outputMode(job.mode)
+        writer = writer.option("checkpointLocation", str(checkpoint.location))
+        if not self._plan.follow:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._plan.every} seconds").start()
+
+    def _watch(self, query: StreamingQuery, run: Run, watch: Callable[[Progress], None]) -> None:
+        try:
+            while not query.awaitTermination(POLL_S):
+                self._look(query)
+                watch(self.progress)
+                if self._stopping.is_set():
+                    self._spark.sparkContext.setLogLevel("OFF")  # Spark would tell of the end as of a failure
+                    if self._at_border.is_set() or not query.status["isTriggerActive"]:
+                        break
+                elif self._plan.follow:
+                    self._tick(run)
+        except PySparkException:
+            if not self._at_border.is_set():
+                raise
+        finally:
+            query.stop()
+            self._look(query)
+
+    def _look(self, query: StreamingQuery) -> None:
+        """Take note of what was done since the last look. Times tell: idle triggers have the next batch's number."""
+        for told in query.recentProgress:
+            if told.timestamp > self._seen and told.sources:
+                self._seen = told.timestamp
+                self.progress.batch(json.loads(told.json))
+
+    def _tick(self, run: Run) -> None:
+        """Let the job do what is due, when no batch is being written."""
+        if time.monotonic() - self._ticked < TICK_S or not self._gate.acquire(blocking=False):
+            return
+        try:
+            self.progress.counts.update(self._plan.job.tick(run))
+        finally:
+            self._ticked = time.monotonic()
+            self._gate.release()

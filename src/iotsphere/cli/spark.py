@@ -1,0 +1,252 @@
+"""Jobs over telemetry from the terminal: which there are, one run, or one that follows the log until it is stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+
+from ..drivers.spark.jobs import JOBS
+from ..entities.errors import IotSphereError, JobFailed, MessagesMissed, RequestInvalid, Unavailable
+from ..settings import Settings
+from .console import AsJson, Data, LogUrl, Token, err, gateway_of, harmless, out, settings_of
+
+if TYPE_CHECKING:
+    from ..drivers.spark.jobs import Job
+    from ..drivers.spark.runner import Plan, Runner
+
+MISSED: Final = 3
+FAILED: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked for, beside the settings."""
+
+    start: str
+    end: str
+    follow: bool
+    checkpoint: Path | None
+    migrate: bool
+    master: str
+    domain: str
+    gateway: str | None
+    token: str | None
+    output: Path | None
+    options: dict[str, str]
+    conf: dict[str, str]
+    source: dict[str, str]
+    every: float
+    maintain: bool
+    as_json: bool
+
+
+def spark(
+    job: Annotated[str | None, typer.Argument(help="Which job; --list shows them all")] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="earliest, latest, an ISO time, a time ago such as -2h, a cursor, or offsets")
+    ] = "earliest",
+    end: Annotated[str, typer.Option("--to", help="As --from; where a single pass ends")] = "latest",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on for ever with what comes in")] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder that remembers what was done [default with --follow: spark/JOB in the data folder]"),
+    ] = None,
+    migrate: Annotated[bool, typer.Option("--migrate", help="Go on from a checkpoint that no longer fits")] = False,
+    master: Annotated[str, typer.Option(help="Where it runs: local[*], or spark://HOST:PORT")] = "local[*]",
+    data: Data = None,
+    log: LogUrl = None,
+    domain: Annotated[str, typer.Option(help="Which tenants, with commas between; * for all")] = "iotsphere",
+    database: Annotated[
+        str | None, typer.Option(help="mongodb://HOST:PORT/NAME [default: a file in the data folder]")
+    ] = None,
+    gateway: Annotated[
+        str | None, typer.Option(help="ws://HOST:PORT to publish results to [default: the one on the data folder]")
+    ] = None,
+    token: Token = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File or folder of the results [default: in the data folder]")
+    ] = None,
+    options: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, an option of the job")] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="NAME=VALUE, a setting of Spark")] = None,
+    source: Annotated[list[str] | None, typer.Option("--source", help="NAME=VALUE, an option of the source")] = None,
+    every: Annotated[float, typer.Option(min=0, help="Seconds between the beginnings of two batches")] = 1.0,
+    maintain: Annotated[bool, typer.Option("--maintain", help="Only tidy what the job keeps")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the jobs, or the options of one")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show everything about an error")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a job over the telemetry in the log: once over a range, over what is new, or following.
+
+    Examples:  iotsphere spark rollup --from -2h   |   iotsphere spark lake --follow   |   iotsphere spark --list
+
+    With --checkpoint but without --follow, it does what is new since the last time and ends. Ctrl-C stops between two
+    batches; nothing is lost or done twice.
+
+    Exit codes: 0 done, or stopped on request; 1 try again; 2 refused; 3 messages are gone, and the range is said; 4 the
+    job failed.
+    """
+    asked = Asked(
+        start=start, end=end, follow=follow, checkpoint=checkpoint, migrate=migrate, master=master, domain=domain,
+        gateway=gateway, token=token, output=output, options=_pairs(options), conf=_pairs(conf), source=_pairs(source),
+        every=every, maintain=maintain, as_json=as_json,
+    )  # fmt: skip
+    try:
+        if list_ or job is None:
+            _list(job, as_json)
+        else:
+            _run(_load(job), settings_of(log=log, database=database, data=data), asked)
+    except IotSphereError as error:
+        if debug:
+            raise
+        err.print(f"[red]{escape(error.code)}[/]: {escape(harmless(error.message))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(code_of(error)) from error
+
+
+def code_of(error: IotSphereError) -> int:
+    """The exit code of an error."""
+    if isinstance(error, MessagesMissed):
+        return MISSED
+    if isinstance(error, JobFailed):
+        return FAILED
+    return 1 if error.retry else 2
+
+
+def _run(job: Job, settings: Settings, asked: Asked) -> None:
+    from ..containers.spark import Outlets, database_of, log_of, runs_of, sink_of
+
+    log = log_of(settings)
+    folder = settings.data.resolve() / "spark"
+    values = job.settings(asked.options)
+    output = asked.output or settings.data.resolve() / (job.output or job.name)
+    gateway = None if asked.maintain else _gateway(job, settings, asked)
+    outlets = Outlets(output.absolute(), database_of(settings), gateway)
+    checkpoint = asked.checkpoint or (folder / job.name if asked.follow else None)
+    domains = () if asked.domain == "*" else tuple(asked.domain.split(","))
+    with ExitStack() as stack:
+        announce = None
+        if gateway is not None:
+            announce = stack.enter_context(sink_of(gateway, job, log, domains))
+        make_run = runs_of(values, outlets, announce)
+        if asked.maintain:
+            if job.maintain is None:
+                raise RequestInvalid(f"{job.name} keeps nothing that needs upkeep: leave --maintain out")
+            _say({"job": job.name, **job.maintain(make_run("", False))}, asked.as_json)
+            return
+        from ..drivers.spark.runner import Plan
+
+        losses = {"lossesFolder": str((checkpoint or folder / f"{job.name}-once") / "losses")}
+        plan = Plan(
+            job=job,
+            source={**losses, "from": asked.start, "to": asked.end, "domain": asked.domain, **asked.source, "log": log},
+            make_run=make_run,
+            checkpoint=checkpoint,
+            follow=asked.follow,
+            every=asked.every,
+            migrate=asked.migrate,
+        )
+        _go(plan, folder, outlets.output, asked)
+
+
+def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
+    from ..drivers.spark.runner import Runner
+    from ..drivers.spark.session import open_session
+    from ..spark import IotSphereSource
+    from .spark_screen import Screen, stop_on_signals
+
+    begun = time.monotonic()
+    with Screen(plan.job.name, quiet=asked.as_json) as screen:
+        screen.say("starting Spark")
+        spark = open_session(f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work")
+        try:
+            runner = Runner(spark, plan, IotSphereSource)
+            with stop_on_signals(runner):
+                progress = runner(screen.show)
+        finally:
+            spark.stop()
+    _say(
+        _summary(runner, plan, output, time.monotonic() - begun) | dict(sorted(progress.counts.items())), asked.as_json
+    )
+
+
+def _summary(runner: Runner, plan: Plan, output: Path, seconds: float) -> dict[str, Any]:
+    progress = runner.progress
+    found: dict[str, Any] = {
+        "job": plan.job.name,
+        "ended": "stopped on request" if runner.stopped else "done",
+        "messages": progress.messages,
+        "rows": progress.rows or None,
+        "batches": progress.batches,
+        "seconds": round(seconds, 1),
+        "lag": progress.lag,
+        "lost": _lost(Path(plan.source["lossesFolder"])) or None,
+        "output": str(output) if output.exists() else None,
+        "checkpoint": str(plan.checkpoint) if plan.checkpoint else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _lost(folder: Path) -> int:
+    """How many messages were gone and passed over, as failOnDataLoss=false allows."""
+    noted = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
+    return sum(max(1, gap["last"] - gap["first"] + 1) for gap in noted)
+
+
+def _say(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        out.print(
+            f"[bold]{name.replace('_', ' '):<{width}}[/]  {escape(harmless(shown))}", highlight=False, soft_wrap=True
+        )
+
+
+def _list(job: str | None, as_json: bool) -> None:
+    if job is None:
+        rows: list[dict[str, Any]] = [{"name": name, "what": caption} for name, caption in JOBS.items()]
+    else:
+        rows = [{"name": one.name, "default": one.default, "what": one.meaning} for one in _load(job).options]
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        default = f" [{row['default']}]" if row.get("default") not in (None, "") else ""
+        print(json.dumps(row) if as_json else f"{row['name']:<{width}}  {row['what']}{default}")
+
+
+def _load(job: str) -> Job:
+    from ..drivers.spark.jobs import load
+
+    try:
+        return load(job)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("iotsphere"):
+            raise
+        raise RequestInvalid(f"{error.name} is missing: pip install 'iotsphere[spark]'") from error
+
+
+def _gateway(job: Job, settings: Settings, asked: Asked) -> tuple[str, str] | None:
+    """Where to publish; None when no gateway runs and the job can do without."""
+    try:
+        return gateway_of(settings.data, asked.gateway, asked.token, "websocket")
+    except Unavailable:
+        if job.publishes:
+            raise
+        return None
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,90 @@
+"""What a run of a job shows while it runs: one line on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.markup import escape
+from rich.status import Status
+
+from .console import err
+
+if TYPE_CHECKING:
+    from ..drivers.spark.progress import Progress
+    from ..drivers.spark.runner import Runner
+
+LINE_EVERY_S: Final = 10.0
+
+
+class Screen:
+    """Shows progress on standard error; a context manager. ``quiet``: for programs, which get a summary alone."""
+
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        self._name = name
+        self._quiet = quiet
+        self._status = Status("", console=err) if err.is_terminal and not quiet else None
+        self._said_at = 0.0
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+        if self._status is not None:
+            self._status.update(f"[bold]{escape(self._name)}[/]  {escape(text)}")
+        elif not self._quiet and time.monotonic() - self._said_at >= LINE_EVERY_S:
+            self._said_at = time.monotonic()
+            err.print(f"{self._name}  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, progress: Progress) -> None:
+        """Show how the run gets on."""
+        self.say(line_of(progress))
+
+
+def line_of(progress: Progress) -> str:
+    """The progress as one line."""
+    done, total = progress.tasks
+    if progress.batches == 0 and total:
+        return f"{done} of {total} tasks done"
+    if progress.batches == 0:
+        return "waiting for messages"
+    parts = [f"batch {progress.batches:,}", f"{progress.messages:,} messages"]
+    if progress.rows:
+        parts.append(f"{progress.rows:,} rows")
+    parts.append(f"{progress.rate:,.0f} a second")
+    if progress.lag is not None:
+        parts.append(f"{progress.lag:,} waiting")
+    return "  ".join(parts)
+
+
+@contextmanager
+def stop_on_signals(runner: Runner) -> Iterator[None]:
+    """Let the first Ctrl-C or TERM stop the run between two batches, and the second one end it at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        err.print("stopping after this batch; once more ends it at once", style="yellow")
+        runner.stop()
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    for each in before:
+        signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

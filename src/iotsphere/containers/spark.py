@@ -1,0 +1,71 @@
+"""What a Spark job is given: which log it reads, and where its results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..adapters.broker.broker import MessageBrokerAdapter
+from ..drivers.spark.jobs import Job, Run
+from ..drivers.spark.sinks.log import LogSink
+from ..drivers.websocket_wire import WebSocketWire
+from ..entities.errors import RequestInvalid
+from ..settings import Settings
+from ..spark import open_ranges
+from .stores import kind_of
+
+TOLD_AT_MOST = 200_000
+
+
+class Outlets(NamedTuple):
+    """Where results go. ``gateway``: URL and token, None for jobs that publish nothing."""
+
+    output: Path
+    database: str
+    gateway: tuple[str, str] | None
+
+
+def log_of(settings: Settings) -> str:
+    kind = kind_of(settings)
+    if kind == "memory":
+        raise RequestInvalid("a log in memory is read by its gateway alone: use sqlite or redis://HOST:PORT/DB")
+    return f"sqlite:{settings.data.resolve()}" if kind == "sqlite" else settings.log
+
+
+def database_of(settings: Settings) -> str:
+    return settings.database if settings.database.startswith("mongodb") else str(settings.data.resolve())
+
+
+def sink_of(gateway: tuple[str, str], job: Job, log: str, domains: tuple[str, ...]) -> LogSink:
+    url, token = gateway
+
+    def connecting() -> AbstractAsyncContextManager[Any]:
+        return MessageBrokerAdapter(WebSocketWire(url, token))
+
+    return LogSink(connecting, (job.name, job.version), lambda: told_before(log, domains))
+
+
+def told_before(log: str, domains: tuple[str, ...]) -> set[str]:
+    """The ids of the newest messages on the topics where results are published."""
+    ids: list[str] = []
+    with open_ranges(log) as ranges:
+        for partition in ranges.partitions("batch", domains):
+            bounds = ranges.bounds(partition)
+            start = bounds.last._replace(offset=max(bounds.first.offset - 1, bounds.last.offset - TOLD_AT_MOST))
+            for piece in ranges.read(partition, start, bounds.last):
+                ids += [entry.record.message_id for entry in piece.entries]
+    return set(ids)
+
+
+def runs_of(
+    options: Mapping[str, Any], outlets: Outlets, announce: Callable[..., int] | None
+) -> Callable[[str, bool], Run]:
+    def make(application: str, following: bool) -> Run:
+        run = Run(options, application, following, outlets.output, outlets.database)
+        if announce is None:
+            return run
+        return Run(options, application, following, outlets.output, outlets.database, announce)
+
+    return make
