@@ -95,7 +95,7 @@ class MqttOutbox:
         self._durable = bool(session)
         if self._care is not None:
             self._answered = [each for each in pushed if each.fate]
-            self._care.begin(self._principal, self._push, Carried(session, pushed, self.standing.let_go))
+            self._care.begin(self._principal, self._push, Carried(session, pushed, self._let_go))
         if self._care is None or not self.plans.wanted:
             for mark in list(self.standing.pushed):
                 self.standing.let_go(mark)
@@ -115,6 +115,10 @@ class MqttOutbox:
         self.shares.end()
         if self._care is not None:
             self._care.left(self._principal, self._push)
+
+    def _let_go(self, mark: str) -> None:
+        self.standing.let_go(mark)
+        self.pump()
 
     def _send_more(self, records: Iterable[Record]) -> None:
         self.send_first(records)
@@ -193,7 +197,7 @@ class MqttOutbox:
             if sent >= FLUSH_BYTES:
                 self._flush()
                 sent = 0
-        if sent:
+        if sent or speech.unkept:
             self._flush()
         if self._stalled is not None and self._bytes < self._limit // 2:
             stalled, self._stalled = self._stalled, None
