@@ -16,6 +16,7 @@ from ..use_cases.users import Fact, Notifications
 from . import envelope
 from .command_messages import CommandMessages, Response
 from .database.changes import OWN_NOTIFICATIONS
+from .shadow.facts import place_of
 
 APPLIED: Final = "applied"
 Outcomes = list[str | IotSphereError]
@@ -47,32 +48,36 @@ class CommandFacts:
             else:
                 threads.setdefault(response.command_id, []).append((index, response, entry))
         await asyncio.gather(*(self._fold(thread, outcomes) for thread in threads.values()))
+        said = sorted((item for thread in threads.values() for item in thread), key=lambda item: item[0])
+        told = [item for item in said if item[1].reported and outcomes[item[0]] == APPLIED]
+        # In the order of the log, for a shadow passes over what lies before the last place that it has seen.
+        answers = await self._shadows.fold([_report(response, entry) for _, response, entry in told])
+        for (index, _, _), answer in zip(told, answers, strict=True):
+            if isinstance(answer, IotSphereError):
+                outcomes[index] = answer
         return outcomes
 
     async def _fold(self, thread: Sequence[tuple[int, Response, Entry]], outcomes: Outcomes) -> None:
-        for index, response, entry in thread:
+        for index, response, _ in thread:
             try:
                 await self._commands.respond(
                     response.domain, response.device, response.command_id, response.evidence, response.answer
                 )
-                if response.reported:
-                    await self._report(response, entry)
             except Unavailable:
                 raise
             except IotSphereError as error:
                 outcomes[index] = error
 
-    async def _report(self, response: Response, entry: Entry) -> None:
-        report = Report(
-            patch=response.reported or {},
-            at=entry.record.timestamp,
-            received_at=entry.appended_at,
-            author=response.device,
-            message_id=entry.record.message_id,
-        )
-        (answer,) = await self._shadows.fold([(ShadowKey(response.domain, response.device), report)])
-        if isinstance(answer, IotSphereError):
-            raise answer
+
+def _report(response: Response, entry: Entry) -> tuple[ShadowKey, Report]:
+    report = Report(
+        patch=response.reported or {},
+        at=entry.record.timestamp,
+        author=response.device,
+        message_id=entry.record.message_id,
+        place=place_of(entry),
+    )
+    return ShadowKey(response.domain, response.device), report
 
 
 class NotificationFacts:

@@ -122,7 +122,8 @@ class Shadow:
 
     ``marks``: of each reported leaf. ``removed``: of leaves that are gone, so that an older report does not bring them
     back. ``wishes``: of each desired leaf. ``superseded``: the wishes that this version replaced. ``recent``: answers to
-    the last requests by message id. ``folded``: per log partition, the place up to which its reports are in here.
+    the last requests by message id. ``folded``: per log partition, the place up to which its reports are in here;
+    ``buried``: the place up to which they were sent before the shadow was deleted.
     ``timed``: the device has stated times of its own, so that reports may come late.
     """
 
@@ -137,6 +138,7 @@ class Shadow:
     superseded: Mapping[str, Wish] = field(default_factory=dict)
     recent: tuple[tuple[str, Answer], ...] = ()
     folded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    buried: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     timed: bool = False
     author: str = ""
     cause: str = ""

@@ -41,6 +41,7 @@ class Wanted:
 
     ``version``: the one that it was made for; None: any. ``repeatable``: somebody may send ``message_id`` again.
     ``expires``: by pointer, for the leaves at or inside it; ``expires_at``: for all others of the patch (ms, 0 = never).
+    ``behind``: for a deletion, where the log ends, as epoch and offset by partition: what lies before it was sent before.
     """
 
     patch: Mapping[str, Any]
@@ -50,6 +51,7 @@ class Wanted:
     version: int | None = None
     expires: Mapping[str, int] = field(default_factory=dict)
     expires_at: int = 0
+    behind: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def expiry_of(self, pointer: str) -> int:
         """When the wish for a leaf expires. The nearest stated pointer counts."""
@@ -138,8 +140,8 @@ def expire(shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
 def delete(shadow: Shadow, wanted: Wanted, at: int) -> tuple[Shadow, Answer]:
     """Empty a shadow and mark it as deleted; the patch of ``wanted`` does not count.
 
-    Versions go on from there if it is ever made anew, and reports from before are refused as superseded. Raises NotFound
-    and VersionConflict.
+    Versions go on from there if it is ever made anew, and reports from before, by their places in the log, are superseded.
+    Raises NotFound and VersionConflict.
     """
     if wanted.message_id and (known := shadow.answer_to(wanted.message_id)) is not None:
         return shadow, known
@@ -147,7 +149,9 @@ def delete(shadow: Shadow, wanted: Wanted, at: int) -> tuple[Shadow, Answer]:
         raise NotFound
     if wanted.version is not None and wanted.version != shadow.version:
         raise version_conflict(shadow, wanted.version)
-    emptied = replace(shadow, reported={}, desired={}, marks={}, removed={}, wishes={}, deleted=True, deleted_at=at)
+    nothing: dict[str, Any] = {"reported": {}, "desired": {}, "marks": {}, "removed": {}, "wishes": {}}
+    buried = {**shadow.buried, **wanted.behind}
+    emptied = replace(shadow, **nothing, buried=buried, deleted=True, deleted_at=at)
     after = advance(settle(shadow, emptied, at), at, wanted.author, wanted.message_id, shadow.wishes)
     answer = Answer(after.version, after.sequence, changed=True)
     return _remembered(after, wanted, answer), answer
@@ -166,6 +170,7 @@ def adopt(known: Shadow | None, found: Shadow, at: int) -> Shadow:
         sequence=max(found.sequence, base.sequence),
         deleted_at=max(found.deleted_at, base.deleted_at),
         folded={**base.folded, **found.folded},
+        buried={**base.buried, **found.buried},
     )
     version = found.version + 1
     reported, desired = effect(base.reported, found.reported), effect(base.desired, found.desired)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .merge_patch import effect, leaves, merge, without_newer
 from .pointer import ancestors, find, holds
@@ -25,6 +25,10 @@ from .shadow import (
 from .shadow_changes import advance, revive, settle
 
 
+# How much later than the gateway's own time a device's may be, see adapters/timestamps.py.
+AHEAD_MS: Final = 5 * 60 * 1000
+
+
 class Place(NamedTuple):
     """Where in the log a report lies; ``partition``: its channel and number."""
 
@@ -38,13 +42,12 @@ class Report:
     """What a device says of itself.
 
     ``at``: the time of what it saw. ``stated``: that time is the device's own, so leaves that are newer stay as they are.
-    ``received_at``: when it came. ``refused``: a reason for each desired place that it will not take on, of the delta
+    ``refused``: a reason for each desired place that it will not take on, of the delta
     ``sequence`` and those before it (None: of all). ``version``: the one that it must be at; None: any.
     """
 
     patch: Mapping[str, Any]
     at: int
-    received_at: int
     author: str
     stated: bool = False
     message_id: str = ""
@@ -61,20 +64,22 @@ def report(shadow: Shadow, said: Report, at: int) -> tuple[Shadow, Answer]:
     so a slice of the log may be folded again. Raises VersionConflict, and MessageRefused (payload_too_large).
     """
     standing = Answer(shadow.version, shadow.sequence, changed=False)
-    if _is_folded(shadow, said.place):
+    if _is_before(said.place, shadow.folded):
         return shadow, standing
     if said.version is not None and said.version != shadow.version:
         raise version_conflict(shadow, said.version)
-    if 0 < said.received_at <= shadow.deleted_at:
+    if _is_before(said.place, shadow.buried):
         return shadow, standing._replace(outcome=SUPERSEDED)
     timed = shadow.timed or said.stated
-    patch = _timely(shadow, said) if said.stated else said.patch
+    patch = _timely(shadow, said, at + AHEAD_MS) if said.stated else said.patch
     if said.patch and not patch and not said.refused:
         standing = standing._replace(outcome=SUPERSEDED)
     version = shadow.version + 1
     merged = merge(shadow.reported, patch)
     mark = Mark(said.at, version, said.author)
-    marks, removed = _confirmed(shadow, patch, said.patch, mark) if timed else (shadow.marks, shadow.removed)
+    marks, removed = (
+        _confirmed(shadow, patch, said.patch, mark, at + AHEAD_MS) if timed else (shadow.marks, shadow.removed)
+    )
     if merged is not shadow.reported:
         changed = effect(shadow.reported, merged)
         marks = {**marks, **dict.fromkeys(changed.put, mark)}
@@ -102,8 +107,9 @@ def report(shadow: Shadow, said: Report, at: int) -> tuple[Shadow, Answer]:
     return after, Answer(after.version, after.sequence, changed=True)
 
 
-def _is_folded(shadow: Shadow, place: Place | None) -> bool:
-    if place is None or (known := shadow.folded.get(place.partition)) is None:
+def _is_before(place: Place | None, places: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a place lies at or before the one that is known of its partition."""
+    if place is None or (known := places.get(place.partition)) is None:
         return False
     # Places of another epoch are folded anew: they may be of another log, and a suffix of reports that is folded a
     # second time in its order ends in the same state.
@@ -114,10 +120,10 @@ def _folded(shadow: Shadow, place: Place | None) -> Mapping[str, tuple[int, int]
     return shadow.folded if place is None else {**shadow.folded, place.partition: (place.epoch, place.offset)}
 
 
-def _timely(shadow: Shadow, said: Report) -> Mapping[str, Any]:
-    """The patch less what is newer in the shadow."""
-    newer = {pointer for pointer, mark in shadow.marks.items() if mark.at > said.at}
-    gone = {pointer for pointer, mark in shadow.removed.items() if mark.at > said.at}
+def _timely(shadow: Shadow, said: Report, believed: int) -> Mapping[str, Any]:
+    """The patch less what is newer in the shadow. ``believed``: what claims a later time has it of a clock that ran ahead."""
+    newer = {pointer for pointer, mark in shadow.marks.items() if said.at < mark.at <= believed}
+    gone = {pointer for pointer, mark in shadow.removed.items() if said.at < mark.at <= believed}
     if not newer and not gone:
         return said.patch
     # What an object without keys is given does not touch it.
@@ -129,7 +135,7 @@ def _timely(shadow: Shadow, said: Report) -> Mapping[str, Any]:
 
 
 def _confirmed(
-    shadow: Shadow, patch: Mapping[str, Any], whole: Mapping[str, Any], mark: Mark
+    shadow: Shadow, patch: Mapping[str, Any], whole: Mapping[str, Any], mark: Mark, believed: int
 ) -> tuple[Mapping[str, Mark], Mapping[str, Mark]]:
     """The marks with the later time of leaves that were said to be as they are; the same objects if there are none.
 
@@ -139,14 +145,14 @@ def _confirmed(
     held = {
         pointer: known._replace(at=mark.at)
         for pointer in leaves(patch)
-        if (known := shadow.marks.get(pointer)) is not None and known.at < mark.at
+        if (known := shadow.marks.get(pointer)) is not None and not mark.at <= known.at <= believed
     }
     absent = {
         pointer: mark
         for pointer, value in leaves(whole).items()
         if value is None
         and ((there := shadow.marks.get(pointer)) is None or there.at > mark.at)
-        and ((gone := shadow.removed.get(pointer)) is None or gone.at < mark.at)
+        and ((gone := shadow.removed.get(pointer)) is None or not mark.at <= gone.at <= believed)
     }
     return (
         {**shadow.marks, **held} if held else shadow.marks,

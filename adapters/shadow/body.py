@@ -14,7 +14,7 @@ from ...use_cases.ports.database import Body
 SCHEMA: Final = 1
 
 # What the gateway keeps for itself: readers of a version are not told of it.
-_INTERNAL: Final = ("steps", "recent", "folded", "removed", "timed", "due")
+_INTERNAL: Final = ("steps", "recent", "folded", "buried", "removed", "timed", "due")
 
 
 class ShadowDocument:
@@ -35,7 +35,8 @@ class ShadowDocument:
             wishes=_wishes(body.get("wishes")),
             superseded=_wishes(body.get("superseded")),
             recent=_recent(body.get("recent")),
-            folded=_folded(body.get("folded")),
+            folded=_places(body.get("folded")),
+            buried=_places(body.get("buried")),
             timed=body.get("timed") is True,
             author=_text(body.get("author")),
             cause=_text(body.get("cause")),
@@ -55,6 +56,7 @@ class ShadowDocument:
             "removed": {pointer: list(mark) for pointer, mark in shadow.removed.items()},
             "recent": [[message_id, *answer[:3]] for message_id, answer in shadow.recent],
             "folded": {partition: list(place) for partition, place in shadow.folded.items()},
+            "buried": {partition: list(place) for partition, place in shadow.buried.items()},
             "timed": shadow.timed,
             "due": shadow.due,
             "steps": list(steps),
@@ -209,7 +211,7 @@ def _recent(value: object) -> tuple[tuple[str, Answer], ...]:
     )
 
 
-def _folded(value: object) -> dict[str, tuple[int, int]]:
+def _places(value: object) -> dict[str, tuple[int, int]]:
     return {
         partition: (_integer(place[0]), _integer(place[1]))
         for partition, place in _object(value).items()

@@ -65,16 +65,20 @@ def read_report(entry: Entry) -> tuple[ShadowKey, Report]:
         raise schema_violation('"refused" must give a reason for each place, such as {"/interval": "too short"}')
     patch = read_patch(payload, "reported") if not refused or "reported" in payload else {}
     received = None if metadata.received_at is None else read_time(metadata.received_at)
-    partition = record.partition
     return key, Report(
         patch=patch,
         at=record.timestamp,
-        received_at=record.timestamp if received is None else received.time,
         author=metadata.source,
         stated=received is not None and metadata.quality not in _UNSURE,
         message_id=record.message_id,
         version=version_of(payload),
         refused={read_pointer(place, "refused"): reason for place, reason in refused.items()},
         sequence=version_of(payload, "sequence"),
-        place=Place(f"{partition.channel}/{partition.number}", *entry.position),
+        place=place_of(entry),
     )
+
+
+def place_of(entry: Entry) -> Place:
+    """Where an entry lies, as a shadow remembers it."""
+    partition = entry.record.partition
+    return Place(f"{partition.channel}/{partition.number}", *entry.position)

@@ -20,7 +20,7 @@ from iotsphere.entities.shadow import (
     shadow_of_topic,
 )
 from iotsphere.entities.shadow_changes import Wanted, adopt, delete, deliver, desire, expire
-from iotsphere.entities.shadow_reports import Report, report
+from iotsphere.entities.shadow_reports import Place, Report, report
 
 KEY = ShadowKey("iotsphere", "dev-s")
 NEW = Shadow(key=KEY)
@@ -31,7 +31,7 @@ def wanted(patch: dict[str, Any], **facts: Any) -> Wanted:
 
 
 def said(patch: dict[str, Any], at: int = 1, **facts: Any) -> Report:
-    return Report(patch=patch, at=at, received_at=facts.pop("received_at", at), author="dev-s", **facts)
+    return Report(patch=patch, at=at, author="dev-s", **facts)
 
 
 def desired(shadow: Shadow, patch: dict[str, Any], at: int = 10, **facts: Any) -> Shadow:
@@ -212,7 +212,7 @@ def test_a_request_that_comes_again_gets_the_first_answer() -> None:
 
 def test_a_deleted_shadow_never_uses_a_version_again() -> None:
     shadow = reported(desired(NEW, {"a": 1}), {"r": 1})
-    gone, answer = delete(shadow, wanted({}, message_id="d1"), 100)
+    gone, answer = delete(shadow, wanted({}, message_id="d1", behind={"shadow/0": (1, 7)}), 100)
     assert answer == Answer(3, 2, changed=True)
     assert (gone.exists, gone.reported, gone.desired, gone.marks, gone.wishes) == (False, {}, {}, {}, {})
     assert gone.superseded["/a"].status == "superseded"
@@ -225,11 +225,15 @@ def test_a_deleted_shadow_never_uses_a_version_again() -> None:
         delete(shadow, wanted({}, version=1), 110)
     with pytest.raises(VersionConflict):
         desire(gone, wanted({"a": 2}, version=2), 120)
-    assert report(gone, said({"r": 2}, 99), 130) == (gone, Answer(3, 2, changed=False, outcome="superseded"))
+    before, behind = Place("shadow/0", 1, 7), Place("shadow/0", 1, 8)
+    # Where a report lies in the log counts, whatever the clocks say.
+    late = said({"r": 2}, 999, place=before)
+    assert report(gone, late, 130) == (gone, Answer(3, 2, changed=False, outcome="superseded"))
     anew = desired(gone, {"b": 1}, 140)
     assert (anew.version, anew.sequence, anew.exists, anew.created_at) == (4, 3, True, 140)
-    assert report(anew, said({"r": 2}, 99), 150)[0] is anew
-    assert reported(gone, {"r": 2}, 101).version == 4
+    assert report(anew, late, 150)[0] is anew
+    for place in (behind, Place("shadow/1", 1, 1), Place("shadow/0", 2, 1), None):
+        assert reported(gone, {"r": 2}, 1, place=place).version == 4
 
 
 def test_time_never_falls_from_version_to_version() -> None:

@@ -40,11 +40,11 @@ def take(shadow: Shadow, step: Step, at: int) -> tuple[Shadow, Answer | None]:
             patch, later = what
             return desire(shadow, Wanted(patch=patch, author="ui", expires_at=at + later if later else 0), at)
         case "report":
-            return report(shadow, Report(patch=what, at=at, received_at=at, author="d1"), at)
+            return report(shadow, Report(patch=what, at=at, author="d1"), at)
         case "late":
-            return report(shadow, Report(patch=what, at=max(1, at - 5), received_at=at, author="d1", stated=True), at)
+            return report(shadow, Report(patch=what, at=max(1, at - 5), author="d1", stated=True), at)
         case "refuse":
-            return report(shadow, Report(patch={}, at=at, received_at=at, author="d1", refused={what: "no"}), at)
+            return report(shadow, Report(patch={}, at=at, author="d1", refused={what: "no"}), at)
         case "deliver":
             return deliver(shadow, shadow.sequence, what, at), None
         case "expire":

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from iotsphere.entities.merge_patch import same
 from iotsphere.entities.shadow import MAX_REMOVED, Answer, Mark, Shadow, ShadowKey
-from iotsphere.entities.shadow_reports import Place, Report, report
+from iotsphere.entities.shadow_reports import AHEAD_MS, Place, Report, report
 
 NEW = Shadow(key=ShadowKey("iotsphere", "d1"))
 
 
 def told(patch: dict[str, Any], at: int, *, stated: bool = True, place: Place | None = None) -> Report:
-    return Report(patch=patch, at=at, received_at=1_000, author="d1", stated=stated, place=place)
+    return Report(patch=patch, at=at, author="d1", stated=stated, place=place)
 
 
 def fold(*reports: Report, start: Shadow = NEW) -> Shadow:
@@ -42,6 +42,18 @@ def test_b22_fields_with_newer_times_survive_an_older_report() -> None:
     same_shadow, answer = report(after, told({"b": 9}, 29), 1_000)
     assert same_shadow is after
     assert answer == Answer(3, 0, changed=False, outcome="superseded")
+
+
+def test_times_of_a_clock_that_ran_ahead_keep_nothing_out() -> None:
+    day = 24 * 3600 * 1000
+    ahead = fold(told({"a": 1, "b": 1, "gone": 1}, day), told({"gone": None}, day + 1))
+    after, answer = report(ahead, told({"a": 2, "b": 1, "gone": 2}, 900), 1_000)
+    assert answer == Answer(3, 0, changed=True)
+    assert after.reported == {"a": 2, "b": 1, "gone": 2}
+    assert {mark.at for mark in after.marks.values()} == {900}
+    # What may be a device's clock that is a little fast is believed.
+    fast = fold(told({"a": 1}, 1_000 + AHEAD_MS))
+    assert report(fast, told({"a": 2}, 900), 1_000)[1].outcome == "superseded"
 
 
 def test_a_report_without_a_time_of_its_own_counts_in_the_order_of_the_log() -> None:

@@ -35,11 +35,16 @@ def wanted(patch: dict[str, Any], **facts: Any) -> Wanted:
 
 
 def said(patch: dict[str, Any], at: int = 1_800_000_000_000, **facts: Any) -> Report:
-    return Report(patch=patch, at=at, received_at=at, author="dev-s", **facts)
+    return Report(patch=patch, at=at, author="dev-s", **facts)
 
 
 def at_offset(offset: int, epoch: int = 1) -> Place:
     return Place("shadow/0", epoch, offset)
+
+
+async def no_log(_: ShadowKey) -> dict[str, tuple[int, int]]:
+    """Nothing was sent yet."""
+    return {}
 
 
 async def unexpected(change: Change, reason: str) -> None:
@@ -53,11 +58,15 @@ class House:
         self.database = database
         self.clock = clock
         self.form = ShadowDocument()
-        self.shadows = Shadows(database, self.form, clock)
+        self.ends: dict[str, tuple[int, int]] = {}
+        self.shadows = Shadows(database, self.form, clock, self._ends)
         self.history = ShadowHistory(database, self.form)
         self.fleet = Fleet(database, self.shadows)
         self.told: list[Change] = []
         self._token = ""
+
+    async def _ends(self, _: ShadowKey) -> dict[str, tuple[int, int]]:
+        return self.ends
 
     def neighbour(self) -> House:
         return House(self.database, self.clock)

@@ -6,7 +6,7 @@ the ``ShadowWriter`` on the newest state. Nothing here asks whether somebody may
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,9 @@ from ..ports.clock import Clock
 from ..ports.database import Body, Database, Stored
 from .writer import SHADOWS, Change, ShadowFormat, ShadowWriter
 
+Places = Mapping[str, tuple[int, int]]
+Ends = Callable[[ShadowKey], Awaitable[Places]]
+
 log = structlog.get_logger("iotsphere.shadows")
 
 MAX_NAMED: Final = 100
@@ -31,12 +34,16 @@ EXPIRY_PAGE: Final = 500
 
 
 class Shadows:
-    """All shadows of the database. ``form``: how a document's body stands for a shadow."""
+    """All shadows of the database. ``form``: how a document's body stands for a shadow.
 
-    def __init__(self, database: Database, form: ShadowFormat, clock: Clock) -> None:
+    ``ends``: where the log ends now for what a device sends, by partition, as (epoch, offset).
+    """
+
+    def __init__(self, database: Database, form: ShadowFormat, clock: Clock, ends: Ends) -> None:
         self._database = database
         self._form = form
         self._clock = clock
+        self._ends = ends
         self.writer = ShadowWriter(database, form, clock)
 
     async def desire(self, key: ShadowKey, wanted: Wanted) -> Answer:
@@ -73,8 +80,11 @@ class Shadows:
                 raise answer
 
     async def delete(self, key: ShadowKey, wanted: Wanted) -> Answer:
-        """Delete a shadow; its versions go on if it is made anew. Raises NotFound, VersionConflict and Unavailable."""
-        return await self.writer(key, partial(_delete, wanted))
+        """Delete a shadow, with all that its device has sent so far; its versions go on if it is made anew.
+
+        Raises NotFound, VersionConflict and Unavailable (also when the log is).
+        """
+        return await self.writer(key, partial(_delete, replace(wanted, behind=await self._ends(key))))
 
     async def adopt(self, key: ShadowKey, before: Body | None, after: Body | None) -> Answer | None:
         """Make a version of a change that was made with the tools of the database, from the bodies around it.
@@ -86,7 +96,10 @@ class Shadows:
         now = None if after is None else self._form.read(key, after)
         if not _by_hand(was, now):
             return None
-        (answer,) = await self.writer.many([(key, partial(_adopt, was, now))])  # never refused for how many wait
+        behind = await self._ends(key) if now is None else {}
+        (answer,) = await self.writer.many(
+            [(key, partial(_adopt, was, now, behind))]
+        )  # never refused for how many wait
         if isinstance(answer, IotSphereError):
             raise answer
         return answer
@@ -169,11 +182,11 @@ def _by_hand(was: Shadow | None, now: Shadow | None) -> bool:
     )
 
 
-def _adopt(was: Shadow | None, now: Shadow | None, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
+def _adopt(was: Shadow | None, now: Shadow | None, behind: Places, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
     if was is not None and shadow.version < was.version:
         # It was removed or written anew, and its versions go on all the same.
         if not (shadow.reported or shadow.desired):
-            after, _ = delete(was, Wanted(patch={}, author=DATABASE), at) if was.exists else (was, None)
+            after, _ = delete(was, Wanted(patch={}, author=DATABASE, behind=behind), at) if was.exists else (was, None)
         else:
             after = adopt(was, shadow, at)
     elif now is not None and shadow.version == now.version:

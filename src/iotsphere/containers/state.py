@@ -23,6 +23,8 @@ from ..adapters.shadow.keeping import ShadowKeeping
 from ..adapters.shadow.requests import ShadowRequests
 from ..adapters.telemetry_facts import TelemetryFacts
 from ..entities.errors import RequestInvalid
+from ..entities.position import partition_index
+from ..entities.shadow import ShadowKey
 from ..settings import Settings
 from ..use_cases.access.devices import Devices
 from ..use_cases.care.device_care import DeviceCare
@@ -119,7 +121,7 @@ class State:
         database, edge, clock = ground.database, ground.edge, ground.clock
         form = ShadowDocument()
         messages = CommandMessages(edge)
-        self.shadows = Shadows(database, form, clock)
+        self.shadows = Shadows(database, form, clock, partial(_ends, log))
         self.history = ShadowHistory(database, form)
         self.commands = Commands(database, ground.publish, messages.request, partial(_known, ground.devices), clock)
         self.notifications = Notifications(database, clock)
@@ -165,6 +167,16 @@ class State:
         self.roster = Roster(database, ground.devices, log.domains(), clock)
         self.fleet = ClientFleet(self.rollouts, self.roster, edge, clock)
         self.timers = Timers(self.commands.tend, self.shadows.expire, self.rollouts.tend)
+
+
+async def _ends(log: Any, key: ShadowKey) -> dict[str, tuple[int, int]]:
+    """Where the log ends for what tells the state of a device."""
+    ends: dict[str, tuple[int, int]] = {}
+    for channel in ("shadow", "commands"):
+        partitions = log.partitions(key.domain, channel)
+        partition = partitions[partition_index(key.device, len(partitions))]
+        ends[f"{channel}/{partition.number}"] = tuple((await log.bounds(partition)).last)
+    return ends
 
 
 async def _known(devices: Devices, domain: str, device: str) -> bool:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from iotsphere.adapters.database.body import MAX_INT64, NO_OBJECT, decode, encode, is_text_of, next_revision, read
 
+WHOLE = st.characters(codec="utf-8")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs",))),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), inner),
+    | st.text(WHOLE),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(WHOLE), inner),
     max_leaves=10,
 )  # fmt: skip
 

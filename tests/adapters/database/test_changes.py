@@ -59,7 +59,7 @@ def shadows() -> list[Shadow]:
     wish = Wanted(patch={"rate": 5}, author="iotsphere/user/ann", message_id=CAUSE)
     wished, _ = desire(nothing, wish, AT)
     delivered = deliver(wished, 1, "delivered", AT + 1)
-    said = Report(patch={"rate": 5}, at=AT + 2, received_at=AT + 2, author="dev-1", message_id=CAUSE)
+    said = Report(patch={"rate": 5}, at=AT + 2, author="dev-1", message_id=CAUSE)
     met, _ = report(delivered, said, AT + 2)
     return [nothing, wished, delivered, met]
 

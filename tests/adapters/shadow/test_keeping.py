@@ -17,6 +17,7 @@ from iotsphere.use_cases.ports.database import Body, Change, Write
 from iotsphere.use_cases.shadow.history import HISTORY
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
+from tests.use_cases.shadow_house import no_log
 
 KEY = ShadowKey("iotsphere", "d1")
 
@@ -25,7 +26,7 @@ class House:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.database = MemoryDatabase(self.clock)
-        self.shadows = Shadows(self.database, ShadowDocument(), self.clock)
+        self.shadows = Shadows(self.database, ShadowDocument(), self.clock, no_log)
         self.alarms: list[tuple[str, str]] = []
         self.keeping = ShadowKeeping(self.database, self.shadows, self.clock, self.alarm)
 

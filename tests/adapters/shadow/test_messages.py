@@ -22,7 +22,7 @@ def wished(shadow: Shadow, patch: dict[str, Any], **facts: Any) -> Shadow:
 
 
 def said(shadow: Shadow, patch: dict[str, Any]) -> Shadow:
-    return report(shadow, Report(patch=patch, at=AT + 5, received_at=AT + 5, author="pump-7"), AT + 9)[0]
+    return report(shadow, Report(patch=patch, at=AT + 5, author="pump-7"), AT + 9)[0]
 
 
 def test_a_wish_is_told_as_desired_then_delta_then_document() -> None:

@@ -19,6 +19,7 @@ from iotsphere.use_cases.access.tokens import operator
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
 from tests.support.rooms import Rooms, open_rooms
+from tests.use_cases.shadow_house import no_log
 
 KEY = ShadowKey("iotsphere", "dev-s")
 OPERATOR = operator("iotsphere")
@@ -40,7 +41,7 @@ async def stage() -> AsyncIterator[Stage]:
     async with open_rooms() as rooms:
         database = MemoryDatabase(rooms.clock)
         await database.ensure((SHADOWS,))
-        yield Stage(rooms, Shadows(database, ShadowDocument(), rooms.clock))
+        yield Stage(rooms, Shadows(database, ShadowDocument(), rooms.clock, no_log))
 
 
 async def test_a_request_is_answered_with_its_version(stage: Stage) -> None:

@@ -119,7 +119,7 @@ async def test_what_would_be_told_wrongly_or_is_no_document_is_refused(
     ],
 )
 async def test_what_is_no_json_is_read_and_told_mended_and_can_be_replaced(
-    database: SqliteDatabase, shell: sqlite3.Connection, body: str, read: object, mended: str
+    database: SqliteDatabase, shell: sqlite3.Connection, body: str, read: dict[str, object], mended: str
 ) -> None:
     token = await database.now()
     shell.execute(f"INSERT INTO things(key, body) VALUES ('d/a', {body})")

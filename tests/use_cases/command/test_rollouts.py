@@ -12,14 +12,14 @@ from iotsphere.adapters.shadow.body import ShadowDocument
 from iotsphere.entities.errors import Conflict, MessageRefused
 from iotsphere.entities.rollout import Rollout, body_of
 from iotsphere.entities.shadow import ShadowKey
-from iotsphere.use_cases.command.documents import COMMANDS
-from iotsphere.use_cases.command.documents import ROLLOUTS, TARGETS
+from iotsphere.use_cases.command.documents import COMMANDS, ROLLOUTS, TARGETS
 from iotsphere.use_cases.command.rollouts import Reach, Rollouts
 from iotsphere.use_cases.fleet import DEVICES, Fleet
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
 from tests.use_cases.command.test_commands import House
+from tests.use_cases.shadow_house import no_log
 
 ID = "00000000-0000-4000-8000-00000000aaaa"
 SPEC = Rollout(
@@ -37,7 +37,7 @@ SPEC = Rollout(
 class Works(House):
     def __init__(self) -> None:
         super().__init__()
-        self.shadows = Shadows(self.database, ShadowDocument(), self.clock)
+        self.shadows = Shadows(self.database, ShadowDocument(), self.clock, no_log)
         self.rollouts = self.runner()
 
     def runner(self) -> Rollouts:

@@ -25,7 +25,18 @@ from iotsphere.use_cases.ports.database import Outcome, Write
 from iotsphere.use_cases.shadow import writer as shadow_writer
 from iotsphere.use_cases.shadow.shadows import Shadows
 from iotsphere.use_cases.shadow.writer import SHADOWS
-from tests.use_cases.shadow_house import DOMAIN, KEY, KINDS, House, at_offset, open_house, place_of, said, wanted
+from tests.use_cases.shadow_house import (
+    DOMAIN,
+    KEY,
+    KINDS,
+    House,
+    at_offset,
+    no_log,
+    open_house,
+    place_of,
+    said,
+    wanted,
+)
 
 
 @pytest.fixture(params=KINDS)
@@ -313,7 +324,7 @@ async def faulty() -> Faulty:
 
 @pytest.fixture
 def shadows(faulty: Faulty) -> Shadows:
-    return Shadows(faulty, ShadowDocument(), ManualClock())
+    return Shadows(faulty, ShadowDocument(), ManualClock(), no_log)
 
 
 async def test_while_the_database_is_away_everybody_is_told_so(faulty: Faulty, shadows: Shadows) -> None:
@@ -423,3 +434,17 @@ async def test_requests_are_refused_when_too_many_wait(shadows: Shadows, monkeyp
     )
     assert [isinstance(result, RateLimited) for result in results] == [False] * 5 + [True] * 2
     assert not [result for result in results[:5] if isinstance(result, IotSphereError)]
+
+
+async def test_a_deletion_buries_what_was_sent_before_it_by_its_place(house: House) -> None:
+    await house.shadows.fold([(KEY, said({"r": 1}, place=at_offset(3)))])
+    house.ends = {"shadow/0": (1, 5)}
+    await house.shadows.delete(KEY, wanted({}))
+    house.clock.advance(-3_600_000)  # the clock had run ahead
+    late, new = await house.shadows.fold(
+        [(KEY, said({"r": 2}, place=at_offset(5))), (KEY, said({"r": 3}, place=at_offset(6)))]
+    )
+    assert not isinstance(late, IotSphereError)
+    assert not isinstance(new, IotSphereError)
+    assert (late.outcome, new.outcome, new.version) == ("superseded", "applied", 3)
+    assert (await house.shadow()).reported == {"r": 3}
