@@ -200,7 +200,8 @@ def test_however_readings_are_cut_into_batches_the_rows_are_the_same(
         Given(START + at * SECOND, value, number, f"iotsphere/d{device}/t", untrusted=untrusted, message=number // 2)
         for number, (device, at, value, untrusted) in enumerate(plain)
     ]
-    batches, rest = [], sent
+    batches: list[list[Given]] = []
+    rest = sent
     for size in sizes:
         batches, rest = [*batches, rest[:size]], rest[size:]
     rows, _ = streamed([*(batch for batch in batches if batch), rest] if rest else [b for b in batches if b], rules)

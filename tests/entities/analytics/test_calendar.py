@@ -69,7 +69,11 @@ def test_the_hour_that_is_shown_twice_has_two_offsets() -> None:
 
 def test_the_first_pattern_decides() -> None:
     zones = parse_zones("lh-*=Australia/Lord_Howe, b?=Europe/Berlin,*=America/Havana")
-    assert [zones.of(name) for name in ("lh-1", "b1", "b12")] == ["Australia/Lord_Howe", "Europe/Berlin", "America/Havana"]
+    assert [zones.of(name) for name in ("lh-1", "b1", "b12")] == [
+        "Australia/Lord_Howe",
+        "Europe/Berlin",
+        "America/Havana",
+    ]
     assert parse_zones("Europe/Berlin").of("any") == "Europe/Berlin"
     assert (parse_zones(""), parse_zones("").of("any")) == (Zones(), "UTC")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ SECOND = 1_000_000
 PLAIN = CounterRule()
 
 
-def steps(values: list[float], rule: CounterRule = PLAIN, apart: int = 10 * SECOND) -> list[tuple[float, str]]:
+def steps(values: Sequence[float], rule: CounterRule = PLAIN, apart: int = 10 * SECOND) -> list[tuple[float, str]]:
     state, made = None, []
     for number, value in enumerate(values):
         state, step = advance(state, value, number * apart, rule)
@@ -92,7 +94,7 @@ def test_a_counter_that_only_grows_grows_by_last_less_first(values: list[float])
 def test_it_does_not_matter_where_a_sequence_is_cut(values: list[float], rule: CounterRule, cut: int) -> None:
     """The state is all that is carried over: a step depends on nothing else."""
     state: CounterState | None = None
-    made = []
+    made: list[tuple[float, str]] = []
     for part in (values[:cut], values[cut:]):
         for value in part:
             state, step = advance(state, value, len(made) * 10 * SECOND, rule)

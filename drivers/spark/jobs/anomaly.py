@@ -1,0 +1,155 @@
+"""Anomalies: alerts that a metric leaves its usual range, jumps, or stands still, raised once and cleared once.
+
+Each metric of each device is measured by its own past. What a device sends long after it was measured, or by a clock
+that is not believed, raises nothing: an alert is about now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+
+from ....entities.analytics.detector import Detector, DetectorRule, Verdict
+from ....entities.errors import RequestInvalid
+from ..alerts import tell
+from ..folds import BUCKET, Moment, bucket, folded
+from ..memories import Memories
+from . import Counts, Job, Option, Run
+from .lake import believable
+
+SECOND_US: Final = 1_000_000
+_TEXTS: Final = ("domain", "device_id", "metric", "change", "kind")
+_LONGS: Final = ("raised_at", "at", "since", "offset")
+_DOUBLES: Final = ("value", "score", "median", "spread")
+RAW: Final = StructType(
+    [
+        *(StructField(name, StringType()) for name in _TEXTS),
+        *(StructField(name, LongType()) for name in _LONGS),
+        *(StructField(name, DoubleType()) for name in _DOUBLES),
+    ]
+)
+ARROW: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in _TEXTS),
+        *(pa.field(name, pa.int64()) for name in _LONGS),
+        *(pa.field(name, pa.float64()) for name in _DOUBLES),
+    ]
+)
+_RULE: Final = DetectorRule()
+OPTIONS: Final = (
+    Option("window", _RULE.window, "readings that the usual of a metric is taken from"),
+    Option("warm_up", _RULE.warm_up, "readings of a metric before anything is judged"),
+    Option("high", _RULE.high, "robust standard deviations beyond which a reading is far out"),
+    Option("low", _RULE.low, "robust standard deviations within which it is near again"),
+    Option("confirm", _RULE.confirm, "readings in a row that must be far out"),
+    Option("calm", _RULE.calm, "readings in a row that must be near again"),
+    Option("hold_s", _RULE.hold_s, "seconds for which they must be so"),
+    Option("stuck", 20, "equal readings in a row that are an alert where a metric changed before; 0 = never"),
+    Option("old_s", 600, "seconds after which a reading is too old to raise anything"),
+)
+
+
+def rule_of(run: Run) -> DetectorRule:
+    """What the options say. Raises RequestInvalid."""
+    chosen = {
+        name: run.options[name] for name in ("window", "warm_up", "high", "low", "confirm", "calm", "hold_s", "stuck")
+    }
+    rule = DetectorRule(**chosen)
+    if not 8 <= rule.warm_up <= rule.window <= 10_000:
+        raise RequestInvalid("window and warm_up make no sense: 8 <= warm_up <= window <= 10000")
+    if not 0 < rule.low < rule.high or rule.confirm < 1 or rule.calm < 1 or rule.hold_s < 0 or rule.stuck < 0:
+        raise RequestInvalid("the borders make no sense: 0 < low < high, confirm and calm at least 1, none below 0")
+    return rule
+
+
+def transform(readings: DataFrame, run: Run) -> DataFrame:
+    """A row for each alert that is raised or cleared, with times as timestamps."""
+    rule, old_us = rule_of(run), int(run.options["old_s"]) * SECOND_US
+
+    def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
+        memories = Memories.load(before)
+        found = judged(memories, table, rule, old_us)
+        return b"" if moment.whole else memories.dump(), found
+
+    times = {name: F.timestamp_micros(name) for name in ("raised_at", "at", "since")}
+    return folded(_points(readings), fold, RAW).withColumns(times)
+
+
+def _points(readings: DataFrame) -> DataFrame:
+    finite = F.col("value").isNotNull() & ~F.isnan("value") & (F.abs("value") < float("inf"))
+    # A time that is not the device's own says nothing of the order of its readings.
+    trusted = ~F.arrays_overlap("quality", F.array(F.lit("clock_untrusted"), F.lit("duplicate")))
+    return (
+        believable(readings)
+        .where(finite)
+        .where(trusted)
+        .select(
+            bucket("domain", "device_id", "metric").alias(BUCKET),
+            F.concat_ws("/", "domain", "device_id", "metric").alias("series"),
+            F.unix_micros("event_time").alias("at"),
+            F.unix_micros("received_time").alias("received"),
+            F.col("offset"),
+            F.col("sample").cast("long").alias("sample"),
+            F.col("value"),
+        )
+    )
+
+
+def judged(memories: Memories, table: pa.Table, rule: DetectorRule, old_us: int) -> pa.Table:
+    """The alerts that change with the readings of a table; the memories are taken further."""
+    series = table["series"].combine_chunks().dictionary_encode()
+    names, index = series.dictionary.to_pylist(), series.indices.to_numpy(zero_copy_only=False)
+    columns = [table[name].to_numpy() for name in ("at", "offset", "sample", "value", "received")]
+    order = np.lexsort((columns[2], columns[1], columns[0], index))
+    rows = list(zip(*(column[order].tolist() for column in (index, *columns)), strict=True))
+    changes: list[tuple[str, int, Verdict]] = []
+    start = 0
+    while start < len(rows):
+        name, end = names[rows[start][0]], start
+        heard, memory = memories.get(name, (0, b""))
+        detector = Detector.unpack(memory, rule) if memory else Detector(rule)
+        while end < len(rows) and rows[end][0] == rows[start][0]:
+            _, at, offset, _, value, received = rows[end]
+            end, heard = end + 1, max(heard, received)
+            # One of the same time is a copy, or a second sample of a moment: it adds nothing.
+            if at > detector.newest and (verdict := detector.take(value, at, received - at <= old_us)):
+                changes.append((name, offset, verdict))
+        memories[name] = heard, detector.pack()
+        start = end
+    memories.forget(max((heard for heard, _ in memories.values()), default=0))
+    return _table(changes)
+
+
+def _table(changes: list[tuple[str, int, Verdict]]) -> pa.Table:
+    rows = [
+        (
+            *name.split("/", 2),
+            *(verdict.change, verdict.kind, verdict.raised_at, verdict.at, verdict.since, offset),
+            *(verdict.value, verdict.score, *verdict.expected),
+        )
+        for name, offset, verdict in changes
+    ]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(ARROW)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, ARROW, strict=True)], schema=ARROW)
+
+
+def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  an alert is known by what it is about
+    """Keep the alerts in the database, and tell them."""
+    return tell(run, [row.asDict() for row in result.collect()])
+
+
+JOB: Final = Job(
+    name="anomaly",
+    version=1,
+    transform=transform,
+    write=write,
+    stateful=True,
+    mode="update",
+    options=OPTIONS,
+    state_options=("window",),
+)
