@@ -19,12 +19,16 @@ ERROR: Final = Reason.UNSPECIFIED_ERROR
 class Incoming:
     """``unanswered``: messages that wait for their PUBACK or PUBREC; with those that wait for their PUBREL they are at
     most ``maximum`` (MQTT 5 section 4.9; MQTT 3.1.1 knows no such limit: its socket is read no further).
+
+    ``recovering``: the client goes on with a session, and may ask to release what was complete before it knew that. It
+    does so before anything new (section 4.4), and it is no error then (section 3.7.2.1).
     """
 
-    __slots__ = ("_aliases", "_speech", "inflow", "maximum", "unanswered")
+    __slots__ = ("_aliases", "_speech", "inflow", "maximum", "recovering", "unanswered")
 
     def __init__(self, speech: Speech, maximum: int, aliases: int) -> None:
         self.unanswered = 0
+        self.recovering = False
         self.maximum = maximum
         self.inflow = Inflow()
         self._speech = speech
@@ -47,6 +51,8 @@ class Incoming:
         packet = self._aliases.resolve(packet)
         taken: bool | None = True
         if packet.flags & 4:
+            if not packet.flags & p.DUP:
+                self.recovering = False
             taken = self.inflow.take(packet)
             if taken is False:
                 if not self.unanswered:
@@ -70,7 +76,7 @@ class Incoming:
         inflow, version = self.inflow, self._speech.version
         if inflow.is_pending(packet_id):
             raise Malformed(f"PUBREL {packet_id} before its PUBREC", Reason.PROTOCOL_ERROR)
-        found = packet_id in inflow or version != p.MQTT_5
+        found = self.recovering or packet_id in inflow or version != p.MQTT_5
         reason = Reason.SUCCESS if found else Reason.PACKET_IDENTIFIER_NOT_FOUND
         answer = encode(p.Ack(p.PUBCOMP, packet_id, reason), version)
         if inflow.free(packet_id):

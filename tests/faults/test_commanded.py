@@ -64,14 +64,19 @@ async def test_kill_9_makes_no_device_run_a_command_twice_and_none_miss_one(
             sending = asyncio.gather(*map(send, ids))
             for kill in range(1, KILLS + 1):
                 wanted = COUNT * kill // (KILLS + 1)
-                await until(lambda wanted=wanted: len(set(device.ran)) >= wanted or running.done(), "it runs", 60)
+
+                def ran(wanted: int = wanted) -> bool:
+                    return len(set(device.ran)) >= wanted or running.done() or sending.done()
+
+                await until(ran, "it runs", 60)
                 await gateway.kill()
                 await gateway.start()
             await asyncio.wait_for(sending, 60)
             await until(lambda: set(device.ran) == set(ids) or running.done(), "all were run", 60)
             deadline = asyncio.get_running_loop().time() + 60
             while (found := await states(gateway, ids)) != {"succeeded": COUNT}:
-                assert not running.done() and asyncio.get_running_loop().time() < deadline, found
+                assert not running.done()
+                assert asyncio.get_running_loop().time() < deadline, found
                 await asyncio.sleep(0.2)
         finally:
             running.cancel()

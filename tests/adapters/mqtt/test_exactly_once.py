@@ -80,6 +80,17 @@ def test_a_release_of_nothing_is_answered(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_release_that_was_answered_before_the_connection_broke_is_no_error(version: int) -> None:
+    client = durable(version)
+    client.send(p.Ack(p.PUBREL, 9))
+    assert client.said() == [p.Ack(p.PUBCOMP, 9)]
+    client.send(twice(8, flags=12), p.Ack(p.PUBREL, 10))  # it still sends again what it had
+    assert client.said() == [p.Ack(p.PUBCOMP, 10)]
+    client.send(twice(7), p.Ack(p.PUBREL, 9))  # it begins anew, so it has lost count
+    assert client.said() == [p.Ack(p.PUBCOMP, 9, 0x92 if version == p.MQTT_5 else 0)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_release_before_the_pubrec_is_a_protocol_error(version: int) -> None:
     client = online(version)
     events = client.send(twice(7), p.Ack(p.PUBREL, 7), twice(8))
