@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ...entities.errors import IotSphereError, JobFailed, error_of
+from ...entities.errors import IotSphereError, JobFailed, Unavailable, error_of
 
 # How a traceback ends: the class with its module, then code and message as IotSphereError says them.
 _OURS: Final = re.compile(r"\biotsphere\.entities\.errors\.\w+: ([a-z_]+): (.+)$", re.M)
 _STATE: Final = re.compile(r"STATE_STORE_\w*(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STREAMING_STATEFUL_OPERATOR_NOT_MATCH")
+_BUSY: Final = "Python worker failed to connect back"
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(iotsphere[\w.]*)'")
 _PYTHON: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.M)
 
@@ -22,6 +23,8 @@ def failure_of(error: BaseException) -> IotSphereError:
     found = _OURS.findall(text)
     if found:
         return error_of(*found[-1])
+    if is_busy(error):
+        return Unavailable("this machine is so busy that Python did not start within 10 s: run it again")
     if missing := _NO_PACKAGE.search(text):
         return JobFailed(
             f"a worker does not have the package {missing[1]}: install iotsphere[spark] in the Python of every worker, "
@@ -36,3 +39,8 @@ def failure_of(error: BaseException) -> IotSphereError:
     cause = _PYTHON.findall(text)
     what = f"{cause[-1][0]}: {cause[-1][1]}" if cause else (lines[0] if lines else type(error).__name__)
     return JobFailed(f"{what[:400]} (run it with --debug to see everything)")
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether Spark gave up waiting for a Python process; it waits ten seconds, whatever is set."""
+    return _BUSY in str(error)

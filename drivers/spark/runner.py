@@ -20,13 +20,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ...entities.errors import RequestInvalid
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
-from .failures import failure_of
+from .failures import failure_of, is_busy
 from .jobs import Job, Run
 from .progress import Progress, distance
 from .source import LogSource, Wanted, read_options
 
 POLL_S: Final = 1
 TICK_S: Final = 5.0
+STARTS: Final = 4
 MakeRun = Callable[[str, bool], Run]
 
 
@@ -144,7 +145,15 @@ class Runner:
                 source["from"] = json.dumps(checkpoint.start)
             source.pop("to", None)
             readings = self._spark.readStream.format("iotsphere").options(**source).load()
-            self._watch(self._start(readings, run, checkpoint), run, watch)
+            for patience in reversed(range(STARTS)):
+                try:
+                    self._watch(self._start(readings, run, checkpoint), run, watch)
+                except PySparkException as error:
+                    # It goes on where it was, so trying again on a busy machine costs nothing.
+                    if not patience or not is_busy(error):
+                        raise
+                else:
+                    return
 
     def _opened(self, folder: Path, wanted: Wanted) -> AbstractContextManager[Checkpoint]:
         job = self._plan.job
@@ -207,6 +216,7 @@ class Runner:
         finally:
             query.stop()
             self._look(query)
+            self._spark.sparkContext.setLogLevel("ERROR")
 
     def _look(self, query: StreamingQuery) -> None:
         """Take note of what was done since the last look. Times tell: idle triggers have the next batch's number."""

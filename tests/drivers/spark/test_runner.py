@@ -1,0 +1,158 @@
+"""Runs of jobs: once, over what is new, following, stopped between two batches, and ended by what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from iotsphere.drivers.clock import SystemClock
+from iotsphere.drivers.spark.failures import failure_of
+from iotsphere.drivers.spark.progress import Progress, distance
+from iotsphere.drivers.spark.runner import Plan, Runner
+from iotsphere.drivers.sqlite.log import SqliteLog
+from iotsphere.entities.channel import Retention
+from iotsphere.entities.errors import Conflict, DatabaseUnavailable, JobFailed, MessagesMissed, RequestInvalid
+from iotsphere.entities.position import Partition
+from iotsphere.spark import IotSphereSource
+from tests.support.jobs import Kept
+from tests.support.telemetry import fill_sqlite
+
+
+def run(spark: SparkSession, plan: Plan) -> Progress:
+    return Runner(spark, plan, IotSphereSource)()
+
+
+def test_once_over_a_range(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 300), Kept()
+    done = run(spark, kept.plan(tmp_path, log, checkpoint=None))
+    assert kept.values == list(range(300))
+    assert (done.messages, done.batches, done.lag, done.counts["kept"]) == (300, 1, 0, 300)
+    assert sum(offset for _, offset in done.place.values()) == 300
+
+
+def test_what_is_new_since_the_last_time_in_batches_of_a_limit(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 250), Kept()
+    plan = kept.plan(tmp_path, log, source={"maxMessagesPerBatch": "100"})
+    done = run(spark, plan)
+    assert (done.messages, done.rows, done.batches, done.lag) == (250, 250, 3, 0)
+    fill_sqlite(tmp_path, 40, start=250)
+    done = run(spark, plan)
+    assert (done.messages, done.rows, done.batches) == (40, 40, 1)
+    assert kept.values == list(range(290))
+    assert len({application for application, _ in kept.batches}) == 1
+    assert [number for _, number in kept.batches] == [0, 1, 2, 3]
+    with pytest.raises(Conflict, match="domain was 'iotsphere' and is '\\*' now"):
+        run(spark, kept.plan(tmp_path, log, source={"domain": "*"}))
+
+
+def test_it_stops_between_two_batches_and_goes_on_there(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 400), Kept()
+    plan = kept.plan(tmp_path, log, source={"maxMessagesPerBatch": "50"}, follow=True)
+    runner = Runner(spark, plan, IotSphereSource)
+    kept.meanwhile = lambda number: runner.stop() if number == 2 else None
+    done = runner()
+    assert runner.stopped
+    assert [number for _, number in kept.batches] == [0, 1, 2]
+    assert done.messages == len(kept.values)
+    kept.meanwhile = lambda _: None
+    rest = run(spark, kept.plan(tmp_path, log))
+    assert rest.messages == 400 - done.messages
+    assert kept.values == list(range(400))
+    assert [number for _, number in kept.batches][:4] == [0, 1, 2, 3]
+
+
+def test_it_follows_what_comes_in_ticks_while_idle_and_stops_while_idle(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iotsphere.drivers.spark.runner.TICK_S", 0.0)
+    log, kept = fill_sqlite(tmp_path, 10), Kept()
+    ticked = threading.Event()
+
+    def tick(_: object) -> dict[str, int]:
+        ticked.set()
+        return {"ticks": 1}
+
+    runner = Runner(spark, kept.plan(tmp_path, log, kept.job(tick=tick), follow=True, every=0.1), IotSphereSource)
+
+    def drive() -> None:
+        fill_sqlite(tmp_path, 10, start=10)
+        while kept.values != list(range(20)):
+            assert not failed.wait(0.05)
+        assert ticked.wait(30)
+        runner.stop()
+
+    failed = threading.Event()
+    driver = threading.Thread(target=drive)
+    driver.start()
+    try:
+        done = runner()
+    finally:
+        failed.set()
+        driver.join(30)
+    assert done.messages == 20
+    assert done.counts["ticks"] >= 1
+
+
+def test_what_a_sink_raises_comes_out_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 10), Kept()
+
+    def fail(_: int) -> None:
+        raise DatabaseUnavailable("the database is away")
+
+    kept.meanwhile = fail
+    with pytest.raises(DatabaseUnavailable, match="the database is away"):
+        run(spark, kept.plan(tmp_path, log))
+    kept.meanwhile = lambda _: None
+    assert run(spark, kept.plan(tmp_path, log)).messages == 10
+    assert list(kept.batches.values()) == [list(range(10))]
+
+
+def test_what_retention_has_passed_ends_a_stream_with_its_range(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 100), Kept()
+    run(spark, kept.plan(tmp_path, log))
+
+    async def trim() -> None:
+        async with SqliteLog(tmp_path / "log", SystemClock()) as opened:
+            await opened.retain(Partition("iotsphere", "telemetry", 0), Retention(max_age=0, hard_age=0), 1 << 50)
+
+    fill_sqlite(tmp_path, 100, start=100)
+    asyncio.run(trim())
+    with pytest.raises(MessagesMissed, match=r"messages of iotsphere/telemetry/0 offsets \d+ to \d+ are gone"):
+        run(spark, kept.plan(tmp_path, log))
+    lenient = {"failOnDataLoss": "false", "lossesFolder": str(tmp_path / "losses")}
+    done = run(spark, kept.plan(tmp_path, log, source=lenient))
+    assert done.messages == 100
+    assert 0 < len(kept.values) - 100 < 100
+    assert len(list((tmp_path / "losses").iterdir())) == 1
+
+
+def test_a_job_over_whole_ranges_does_not_follow(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 1), Kept()
+    with pytest.raises(RequestInvalid, match="looks at a whole range"):
+        run(spark, kept.plan(tmp_path, log, kept.job(follows=False)))
+
+
+# Without Spark
+
+
+def test_an_error_of_a_worker_is_found_under_the_traces() -> None:
+    text = (
+        "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\n"
+        "iotsphere.entities.errors.LogUnavailable: log_unavailable: Redis at h:1 is not available\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner\n"
+    )
+    found = failure_of(RuntimeError(text))
+    assert (found.code, found.message, found.retry) == ("log_unavailable", "Redis at h:1 is not available", True)
+    assert "every worker" in failure_of(RuntimeError("ModuleNotFoundError: No module named 'iotsphere'")).message
+    assert "--migrate" in failure_of(RuntimeError("[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided")).message
+    other = failure_of(RuntimeError("Job aborted\nValueError: no such thing\n"))
+    assert isinstance(other, JobFailed)
+    assert other.message.startswith("ValueError: no such thing")
+
+
+def test_distances_count_messages() -> None:
+    assert distance({"a": [1, 5], "b": [1, 7]}, {"a": [2, 9], "b": [1, 7], "c": [1, 3]}) == 7
