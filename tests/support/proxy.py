@@ -12,6 +12,7 @@ class FaultyProxy:
 
     ``swallow_answers``: so many times, the next bytes of the server are dropped and their connection is closed.
     ``hold``: while set, what clients send is kept back; ``release`` sends it on even when the client has gone.
+    ``refuse``: while set, new connections are closed at once.
     """
 
     def __init__(self, target: int) -> None:
@@ -20,12 +21,16 @@ class FaultyProxy:
         self.swallow_answers = 0
         self.swallowed = 0
         self.hold = False
+        self.refuse = False
         self._let_go = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._links: set[asyncio.StreamWriter] = set()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
+        if self.refuse:
+            writer.transport.abort()
+            return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         self._links |= {writer, far_writer}
         for work in (self._requests(reader, far_writer), self._answers(far_reader, writer)):

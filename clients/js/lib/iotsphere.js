@@ -2,18 +2,20 @@
 
 // src/errors.ts
 var IotSphereError = class extends Error {
+  name = "IotSphereError";
+  // minifying shortens the names of classes
   code;
   retry;
   retryAfter;
   constructor(code, message, retry = false, retryAfter) {
     super(message);
-    this.name = new.target.name;
     this.code = code;
     this.retry = retry;
     this.retryAfter = retryAfter;
   }
 };
 var ConflictError = class extends IotSphereError {
+  name = "ConflictError";
   version;
   current;
   constructor(message, version, current) {
@@ -144,6 +146,7 @@ var Connection = class {
       else if (frame.ref !== "pulse") this.#hooks.frame(frame);
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
+    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"));
   }
   /** Show a token; null when the connection is lost meanwhile. */
   #authenticate(token) {
@@ -189,7 +192,7 @@ var Connection = class {
     const socket = this.#socket;
     this.#socket = void 0;
     if (!socket) return;
-    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.onopen = socket.onmessage = socket.onclose = socket.onerror = null;
     socket.close(1e3);
     this.#authenticated?.(null);
     this.#hooks.lost();
@@ -356,6 +359,7 @@ var Outbox = class {
 var full = (why) => new IotSphereError("outbox_full", `the outbox is full: ${why}`, true);
 
 // src/unread.ts
+var lastCursor = (items) => items.findLast((item) => item.cursor)?.cursor ?? null;
 var Unread = class {
   #items = [];
   #head = 0;
@@ -428,6 +432,8 @@ var Unread = class {
 
 // src/subscription.ts
 var PAUSE2 = 1e3;
+var ignore = () => {
+};
 var startText = (from) => typeof from === "number" || from instanceof Date ? timeText(from) : from;
 var Subscription = class extends Events {
   filters;
@@ -490,7 +496,11 @@ var Subscription = class extends Events {
     if (type !== "message" && type !== "messages") return;
     this.#pushed = true;
     const early = this.#iterated ? [] : this.#unread.all();
-    if (early.length) queueMicrotask(() => this.#tellMessages(early.map((item) => item.message)));
+    if (early.length)
+      queueMicrotask(() => {
+        this.#tellMessages(early.map((item) => item.message));
+        this.#took(lastCursor(early));
+      });
   }
   /** One message after the other. Leaving the loop closes the subscription. */
   async *[Symbol.asyncIterator]() {
@@ -510,7 +520,7 @@ var Subscription = class extends Events {
       while (await this.#more()) {
         const items = this.#unread.all();
         yield items.map((item) => item.message);
-        this.#took(items.findLast((item) => item.cursor)?.cursor ?? null);
+        this.#took(lastCursor(items));
       }
     } finally {
       await this.close();
@@ -525,9 +535,7 @@ var Subscription = class extends Events {
     if (this.#speed === void 0) return;
     this.#speed = speed;
     if (!this.#name) return;
-    const failed = () => this.#restart(this.#from, speed, this.#tail);
-    this.#client._ask({ type: "play", subscription: this.#name, speed }, () => {
-    }, failed);
+    this.#client._ask({ type: "play", subscription: this.#name, speed }, ignore, ignore);
   }
   /** Back to now: the last values, then what comes. */
   live() {
@@ -641,9 +649,7 @@ var Subscription = class extends Events {
     this.#name = null;
     if (!name || this.#client.state !== "open") return;
     this.#client._named(name, null);
-    this.#client._ask({ type: "unsubscribe", subscription: name }, () => {
-    }, () => {
-    });
+    this.#client._ask({ type: "unsubscribe", subscription: name }, ignore, ignore);
   }
   #restart(from, speed, tail = null) {
     if (this.state === "ended") return;

@@ -142,6 +142,8 @@ export class Connection {
       else if (frame.ref !== "pulse") this.#hooks.frame(frame);
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
+    // Some engines tell no close of a connection that was never opened.
+    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"));
   }
 
   /** Show a token; null when the connection is lost meanwhile. */
@@ -191,7 +193,7 @@ export class Connection {
     const socket = this.#socket;
     this.#socket = undefined;
     if (!socket) return;
-    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.onopen = socket.onmessage = socket.onclose = socket.onerror = null;
     socket.close(1000);
     this.#authenticated?.(null);
     this.#hooks.lost();

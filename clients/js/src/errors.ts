@@ -4,13 +4,13 @@ import type { Answer } from "./types.js";
 
 /** `retry`: whether the same can succeed later; `retryAfter`: after so many milliseconds, where that is known. */
 export class IotSphereError extends Error {
+  override readonly name: string = "IotSphereError"; // minifying shortens the names of classes
   readonly code: string;
   readonly retry: boolean;
   readonly retryAfter: number | undefined;
 
   constructor(code: string, message: string, retry = false, retryAfter?: number) {
     super(message);
-    this.name = new.target.name;
     this.code = code;
     this.retry = retry;
     this.retryAfter = retryAfter;
@@ -19,6 +19,7 @@ export class IotSphereError extends Error {
 
 /** Somebody was faster: what is there now, to look at and decide anew. */
 export class ConflictError extends IotSphereError {
+  override readonly name = "ConflictError";
   readonly version: number;
   readonly current: Record<string, unknown>;
 

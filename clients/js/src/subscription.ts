@@ -4,7 +4,7 @@ import type { Client } from "./client.js";
 import { IotSphereError } from "./errors.js";
 import { Events, type Listener } from "./events.js";
 import { timeText } from "./ids.js";
-import { Unread } from "./unread.js";
+import { lastCursor, Unread } from "./unread.js";
 import type {
   Answer,
   Clock,
@@ -19,6 +19,7 @@ import type {
 } from "./types.js";
 
 const PAUSE = 1_000;
+const ignore = (): void => {};
 
 const startText = (from: NonNullable<SubscribeOptions["from"]>): string =>
   typeof from === "number" || from instanceof Date ? timeText(from) : from;
@@ -92,7 +93,11 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     if (type !== "message" && type !== "messages") return;
     this.#pushed = true; // what came before anybody listened is told now
     const early = this.#iterated ? [] : this.#unread.all();
-    if (early.length) queueMicrotask(() => this.#tellMessages(early.map((item) => item.message)));
+    if (early.length)
+      queueMicrotask(() => {
+        this.#tellMessages(early.map((item) => item.message));
+        this.#took(lastCursor(early));
+      });
   }
 
   /** One message after the other. Leaving the loop closes the subscription. */
@@ -114,7 +119,7 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
       while (await this.#more()) {
         const items = this.#unread.all();
         yield items.map((item) => item.message);
-        this.#took(items.findLast((item) => item.cursor)?.cursor ?? null);
+        this.#took(lastCursor(items));
       }
     } finally {
       await this.close();
@@ -131,8 +136,8 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     if (this.#speed === undefined) return;
     this.#speed = speed;
     if (!this.#name) return;
-    const failed = (): void => this.#restart(this.#from, speed, this.#tail); // the rewind is over at the gateway
-    this.#client._ask({ type: "play", subscription: this.#name, speed }, () => {}, failed);
+    // Refused: the present was reached at this moment, and a clock that says so is on its way.
+    this.#client._ask({ type: "play", subscription: this.#name, speed }, ignore, ignore);
   }
 
   /** Back to now: the last values, then what comes. */
@@ -267,7 +272,7 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     this.#name = null;
     if (!name || this.#client.state !== "open") return;
     this.#client._named(name, null);
-    this.#client._ask({ type: "unsubscribe", subscription: name }, () => {}, () => {});
+    this.#client._ask({ type: "unsubscribe", subscription: name }, ignore, ignore);
   }
 
   #restart(from: string, speed: number | undefined, tail: string | null = null): void {

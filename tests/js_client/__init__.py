@@ -1,0 +1,1 @@
+"""The JavaScript client against a real gateway, in Node.js and in Chromium."""
