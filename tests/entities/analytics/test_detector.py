@@ -175,5 +175,5 @@ def test_quality_on_measured_values(name: str, size: float, false_alerts: int, r
         found[kind][0] += bool(hits)
         found[kind][1] += 1
     assert len(raised) - len(true) <= false_alerts
-    for kind, (hits, planted) in found.items():
-        assert hits / planted >= recall[kind], (kind, hits, planted)
+    for kind, (caught, planted) in found.items():
+        assert caught / planted >= recall[kind], (kind, caught, planted)

@@ -1,0 +1,211 @@
+"""Health: a document for each device with last seen, gaps, uptime and battery, and an alert while it is silent.
+
+Whether a device is silent is decided by the gateway's clock and the device's own habit, also when nothing at all
+arrives any more. In a batch run it is decided for the moment of the newest reading.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+
+from ....entities.analytics.health import Health, HealthRule
+from ....entities.errors import RequestInvalid
+from ..alerts import tell
+from ..folds import BUCKET, Moment, bucket, folded
+from ..memories import Memories
+from ..sinks.documents import Kept, keep
+from . import Counts, Job, Option, Run
+from .lake import believable
+
+COLLECTION: Final = "health"
+SILENCE: Final = "silence"
+US: Final = 1_000_000
+_TEXTS: Final = ("domain", "device_id", "state", "change")
+_TIMES: Final = ("first_event", "last_event", "last_seen", "silent_since", "changed_at")
+_LONGS: Final = (*_TIMES, "messages", "untrusted", "gaps", "first_offset", "last_offset")
+_DOUBLES: Final = ("cadence_s", "gap_s", "uptime", "battery", "battery_per_day")
+RAW: Final = StructType(
+    [
+        *(StructField(name, StringType()) for name in _TEXTS),
+        *(StructField(name, LongType()) for name in _LONGS),
+        *(StructField(name, DoubleType()) for name in _DOUBLES),
+    ]
+)
+ARROW: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in _TEXTS),
+        *(pa.field(name, pa.int64()) for name in _LONGS),
+        *(pa.field(name, pa.float64()) for name in _DOUBLES),
+    ]
+)
+_RULE: Final = HealthRule()
+OPTIONS: Final = (
+    Option("gap", _RULE.gap, "times the usual distance of a device's messages that make a gap"),
+    Option("silent", _RULE.silent, "times the usual distance after which a device is silent"),
+    Option("least_s", _RULE.least_s, "seconds before which no device is silent"),
+    Option("unknown_s", _RULE.unknown_s, "seconds after which one is silent that sent too little to have a habit"),
+    Option("wake_s", 10.0, "seconds between two looks at who is silent"),
+    Option("battery", "battery", "the metric that shows the battery, in percent or volts"),
+)
+
+
+def rule_of(run: Run) -> HealthRule:
+    """What the options say. Raises RequestInvalid."""
+    rule = HealthRule(*(float(run.options[name]) for name in ("gap", "silent", "least_s", "unknown_s")))
+    if min(rule.gap, rule.silent) <= 1 or min(rule.least_s, rule.unknown_s, run.options["wake_s"]) <= 0:
+        raise RequestInvalid("the options make no sense: gap and silent are above 1, and seconds above 0")
+    return rule
+
+
+def transform(readings: DataFrame, run: Run) -> DataFrame:
+    """The devices that were heard of, or that fell silent, as they are now."""
+    rule = rule_of(run)
+
+    def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
+        memories = Memories.load(before)
+        now = table["now"][0].as_py() if moment.whole else moment.now
+        rows = examined(memories, table, rule, now)
+        return b"" if moment.whole else memories.dump(), rows
+
+    points = _points(readings, str(run.options["battery"]))
+    if not readings.isStreaming:
+        points = points.crossJoin(F.broadcast(points.agg(F.max("received").alias("now"))))
+    raw = folded(points, fold, RAW, wake_s=float(run.options["wake_s"]))
+    return raw.withColumns({name: F.timestamp_micros(name) for name in _TIMES})
+
+
+def _points(readings: DataFrame, battery: str) -> DataFrame:
+    """A row a message and battery reading; the metrics of a message come together, and count once."""
+    charge = (F.col("metric") == battery) & ~F.isnan("value")
+    return believable(readings).select(
+        bucket("domain", "device_id").alias(BUCKET),
+        F.concat_ws("/", "domain", "device_id").alias("device"),
+        F.unix_micros("event_time").alias("at"),
+        F.unix_micros("received_time").alias("received"),
+        F.col("offset"),
+        F.array_contains("quality", "clock_untrusted").alias("untrusted"),
+        F.when(charge, F.col("value")).alias("charge"),
+    )
+
+
+def examined(memories: Memories, table: pa.Table, rule: HealthRule, now: int) -> pa.Table:
+    """Fold messages in, and look who is silent; the memories are taken further."""
+    touched: dict[str, Health] = {}
+    rows: list[tuple[Any, ...]] = []
+    cleared: dict[str, tuple[int, int]] = {}
+    columns = [table[name].to_pylist() for name in ("device", "offset", "at", "received", "untrusted", "charge")]
+    last: tuple[str, int, int] | None = None
+    for device, offset, at, received, untrusted, charge in sorted(
+        zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2])
+    ):
+        if (health := touched.get(device)) is None:
+            health = touched[device] = _remembered(memories, device, at, received, offset)
+        if last != (device, offset, at):  # else it is one more metric of the same sample
+            silent_since = health.silent_since
+            if health.take(at, received, offset, not untrusted, rule):
+                cleared[device] = silent_since, received
+            last = device, offset, at
+        if charge is not None and not untrusted and at >= health.newest:
+            health.charge(at, charge)
+    for device, health in touched.items():
+        rows.append(_row(device, health, "cleared" if device in cleared else None, *cleared.get(device, (None, None))))
+        memories[device] = health.heard, b""
+    for device, (heard, stored) in memories.items():
+        if device in touched or now - heard > rule.least_s * US:
+            health = touched.get(device) or Health.unpack(stored)
+            if health.fall_silent(now, rule):
+                rows.append(_row(device, health, "raised", health.silent_since, heard + health.patience(rule)))
+                touched[device] = health
+    for device, health in touched.items():
+        memories[device] = health.heard, health.pack()
+    memories.forget(now)
+    return pa.table(
+        [pa.array(column, kind.type) for column, kind in zip(_columns(rows), ARROW, strict=True)], schema=ARROW
+    )
+
+
+def _remembered(memories: Memories, device: str, at: int, received: int, offset: int) -> Health:
+    if device in memories:
+        return Health.unpack(memories[device][1])
+    return Health(at, at, received, first_offset=offset, last_offset=offset)
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * len(ARROW)
+
+
+def _row(device: str, health: Health, change: str | None, since: int | None, changed_at: int | None) -> tuple[Any, ...]:
+    cadence = health.cadence
+    return (
+        *device.split("/", 1),
+        *("silent" if health.silent_since else "online", change),
+        *(health.first_at, health.newest, health.heard, since, changed_at),
+        *(health.messages, health.untrusted, health.older_gaps + len(health.gaps)),
+        *(health.first_offset, health.last_offset, None if cadence is None else cadence / US, health.gap_us / US),
+        *(health.uptime, health.level, health.slope),
+    )
+
+
+def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  a document is set as a whole
+    """Keep a document for each device, and keep and tell what began or ended of silence."""
+    result = result.persist()
+    try:
+        counts = keep(result, run.database, COLLECTION, _documents)
+        changes = [row.asDict() for row in result.where("change IS NOT NULL").collect()]
+    finally:
+        result.unpersist()
+    return {**counts, **tell(run, [_alert(change) for change in changes])}
+
+
+FIELDS: Final = {
+    "domain": "domain", "device_id": "device", "state": "state", "first_event": "firstEvent", "last_event": "lastEvent",
+    "last_seen": "lastSeen", "silent_since": "silentSince", "messages": "messages", "untrusted": "untrusted",
+    "gaps": "gaps", "cadence_s": "cadenceSeconds", "gap_s": "gapSeconds", "uptime": "uptime", "battery": "battery",
+    "battery_per_day": "batteryPerDay",
+}  # fmt: skip
+
+
+def _documents(rows: pa.RecordBatch) -> list[Kept]:
+    made: dict[str, Kept] = {}
+    for row in rows.to_pylist():
+        if row["state"] == "online":
+            row["silent_since"] = None
+        body = {name: _whole(row[column]) for column, name in FIELDS.items() if row[column] is not None}
+        key = f"{row['domain']}/{row['device_id']}"
+        made[key] = Kept(
+            key, body, row["first_offset"], row["last_offset"]
+        )  # the later row of a device is the newer one
+    return list(made.values())
+
+
+def _whole(value: Any) -> Any:
+    return value.replace(microsecond=value.microsecond // 1_000 * 1_000) if isinstance(value, datetime) else value
+
+
+def _alert(change: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: change[name] for name in ("domain", "device_id", "change")},
+        "kind": SILENCE,
+        "raised_at": change["silent_since"],
+        "at": change["changed_at"],
+        "last_seen": change["last_seen"].astimezone(UTC),
+        "cadence_s": change["cadence_s"],
+        "offset": change["last_offset"],
+    }
+
+
+JOB: Final = Job(
+    name="health",
+    version=1,
+    transform=transform,
+    write=write,
+    stateful=True,
+    mode="update",
+    options=OPTIONS,
+)
