@@ -17,7 +17,7 @@ from ..entities.errors import Forbidden, IotSphereError, MessageRefused
 from ..entities.message import MAX_PAYLOAD_BYTES, VERSION, Record
 from ..entities.position import Partition, partition_index
 from ..entities.principal import Principal
-from ..entities.topic import Topic, parse_topic
+from ..entities.topic import Topic, is_told_by_gateway, parse_topic
 from ..use_cases.ports.clock import Clock
 from . import dead_letter as letters
 from .claims import NOTHING_CLAIMED, Claims, check_id, joined, read_claims, stated_id
@@ -85,7 +85,13 @@ class Edge:
             raise Forbidden("the credential has expired: get a new one and connect again")
         if place.domain != principal.domain or not principal.may(action, topic):
             raise Forbidden(f"{principal.kind} {principal.name!a} may not {action} on {topic!a}: ask for a grant")
+        if is_told_by_gateway(place):
+            raise Forbidden(f"{topic!a} is told by the gateway alone: subscribe to it")
         return self._route(place, principal.name)
+
+    def own_route(self, topic: str, source: str = "gateway") -> Route:
+        """For what the gateway alone may say."""
+        return self._route(parse_topic(topic), source)
 
     def admit(
         self,
@@ -172,7 +178,7 @@ class Edge:
             received_at=received_at,
             attempts=attempts,
         )
-        route = self._route(parse_topic(f"{principal.domain}/system/dead-letters"), _SOURCE)
+        route = self.own_route(f"{principal.domain}/system/dead-letters", _SOURCE)
         claims = NOTHING_CLAIMED
         if letter.message_id is not None:
             facts = "\n".join((principal.identity, letter.topic, letter.message_id, letter.sha256))

@@ -14,7 +14,6 @@ from ..entities.position import Gap
 from ..entities.principal import Principal
 from ..use_cases.session.presence import State
 from . import dead_letter
-from .alerts import gateway_principal
 from .client.protocol import gap_facts
 from .edge import Edge
 from .mqtt.packets import Oversized
@@ -25,7 +24,7 @@ MESSAGES_MISSED: Final = "messages_missed"
 
 def presence_record(edge: Edge, domain: str, device_id: str, state: State, now: int) -> Record:
     """The retained message on ``{domain}/devices/{device_id}/presence``."""
-    route = edge.route(gateway_principal(domain), f"{domain}/devices/{device_id}/presence")
+    route = edge.own_route(f"{domain}/devices/{device_id}/presence")
     payload = {
         "state": state.state,
         "since": iso(state.since),
@@ -37,7 +36,7 @@ def presence_record(edge: Edge, domain: str, device_id: str, state: State, now: 
 
 def refusal_record(edge: Edge, domain: str, device_id: str, facts: Mapping[str, object], now: int) -> Record:
     """A message on ``{domain}/devices/{device_id}/errors``: what was refused, why, and what to do."""
-    route = edge.route(gateway_principal(domain), f"{domain}/devices/{device_id}/errors")
+    route = edge.own_route(f"{domain}/devices/{device_id}/errors")
     shown = {name: dead_letter.printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
     return edge.admit(route, orjson.dumps(shown), now)
 
@@ -60,5 +59,5 @@ def oversized_letter(edge: Edge, principal: Principal, packet: Oversized, error:
     )
     letter = replace(letter, size=packet.size, sha256=packet.sha256)
     domain = principal.domain
-    route = edge.route(gateway_principal(domain), f"{domain}/system/dead-letters")
+    route = edge.own_route(f"{domain}/system/dead-letters")
     return edge.admit(route, dead_letter.encode(letter), now)

@@ -166,6 +166,14 @@ def action_on(topic: str) -> str:
     return "command" if place.channel == "commands" and topic.endswith("/request") else "publish"
 
 
+def is_told_by_gateway(topic: Topic) -> bool:
+    """Tell whether the gateway alone sends on a topic, whatever somebody's grants are: others would believe a forgery."""
+    if topic.channel != "system":
+        return False
+    kind = topic.text.rpartition("/")[2]
+    return kind in _DEVICE_SYSTEM if topic.device_id is not None else kind == "dead-letters"
+
+
 class TopicFilter(NamedTuple):
     """A filter inside one domain: literal levels, ``+`` for one level, a last ``#`` for this level and all below."""
 

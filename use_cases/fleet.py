@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 from ..entities.fleet import FleetFilter
-from .ports.database import Collection, Database
+from .ports.database import Body, Collection, Database, Stored
 from .shadow.shadows import Shadows
 
 DEVICES: Final = Collection("devices")
@@ -43,12 +43,21 @@ class Fleet:
             for start in range(0, len(ids), PAGE):
                 keys = [f"{domain}/{device}" for device in ids[start : start + PAGE]]
                 stored = await self._database.get_many(DEVICES.name, keys)
-                yield {key.partition("/")[2]: _labels(stored[key].body) for key in keys if key in stored}
+                yield _present([stored[key] for key in keys if key in stored])
             return
         last = f"{domain}/{after}" if after else ""
         while page := await self._database.scan(DEVICES.name, f"{domain}/{wanted.prefix}", last, PAGE):
             last = page[-1].key
-            yield {stored.key.partition("/")[2]: _labels(stored.body) for stored in page}
+            yield _present(page)
+
+
+def is_leaving(body: Body) -> bool:
+    """Whether a device of the roster was removed, and so is no part of any fleet."""
+    return "removedAt" in body
+
+
+def _present(rows: Sequence[Stored]) -> Mapping[str, Mapping[str, Any]]:
+    return {row.key.partition("/")[2]: _labels(row.body) for row in rows if not is_leaving(row.body)}
 
 
 def _labels(body: Mapping[str, Any]) -> Mapping[str, Any]:

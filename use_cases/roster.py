@@ -1,35 +1,46 @@
 """The roster: the registered devices with their labels, in the database, where fleets are selected.
 
 Credentials lie in the gateway's own documents. What is registered there and not on the roster yet is put there by
-``run``, so a device that was registered from the command line can be selected within a minute.
+``run``, so a device that was registered from the command line can be selected within a minute. What is not registered any
+more is forgotten at once and, since its connections end some seconds later, once more before it leaves the roster.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from ..entities.documents import whole
 from ..entities.errors import Conflict, NotFound, RequestInvalid
 from .access.devices import Devices
-from .fleet import DEVICES
+from .fleet import DEVICES, is_leaving
 from .ports.clock import Clock
 from .ports.database import Database, Stored, Write
 
 MAX_LABELS: Final = 50
 PAGE: Final = 500
 EVERY_S: Final = 60.0
+GONE_AFTER_MS: Final = 30_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _VALUE: Final = re.compile(r"[ -~]{0,128}\Z")
 
+Forget = Callable[[str, str], Awaitable[None]]
+
 
 class Roster:
-    """Labels are texts by name; a label that becomes None is taken away."""
+    """Labels are texts by name; a label that becomes None is taken away.
 
-    def __init__(self, database: Database, devices: Devices, domains: Sequence[str], clock: Clock) -> None:
+    ``forget``: ends what is kept of a device (domain, id); repeating it is safe.
+    """
+
+    def __init__(
+        self, database: Database, devices: Devices, domains: Sequence[str], clock: Clock, forget: Forget
+    ) -> None:
         self._database = database
         self._devices = devices
+        self._forget = forget
         self._domains = domains
         self._clock = clock
 
@@ -43,7 +54,7 @@ class Roster:
             raise NotFound
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
-        known = {} if stored is None else labels_of(stored)
+        known = {} if stored is None or is_leaving(stored.body) else labels_of(stored)
         known.update((name, value) for name, value in labels.items() if value is not None)
         for name in [name for name, value in labels.items() if value is None]:
             known.pop(name, None)
@@ -53,15 +64,18 @@ class Roster:
         return known
 
     async def drop(self, domain: str, device: str) -> None:
-        """Take a device off the roster."""
+        """A device was removed: forget it, and once more when its connections have ended."""
+        await self._forget(domain, device)
         stored = await self._database.get(DEVICES.name, f"{domain}/{device}")
-        if stored is not None:
-            await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+        if stored is not None and not is_leaving(stored.body):
+            leaving = {**self._body(domain, device, {}), "removedAt": self._clock.now()}
+            await self._database.put(DEVICES.name, Write(stored.key, stored, leaving))
 
     async def labels(self, domain: str, devices: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The labels of devices by id; those that are not on the roster are left out."""
         stored = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in devices])
-        return {key.partition("/")[2]: labels_of(each) for key, each in stored.items()}
+        there = {key.partition("/")[2]: each for key, each in stored.items() if not is_leaving(each.body)}
+        return {device: labels_of(each) for device, each in there.items()}
 
     async def run(self) -> None:
         """Keep the roster as the register is, for ever. Raises Unavailable."""
@@ -77,22 +91,36 @@ class Roster:
         while page := await self._devices.list(domain, after, PAGE):
             ids = [device.device_id for device in page]
             known = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in ids])
-            missing = [device for device in ids if f"{domain}/{device}" not in known]
-            writes = [Write(f"{domain}/{device}", None, self._body(domain, device, {})) for device in missing]
+            rows = {device: known.get(f"{domain}/{device}") for device in ids}
+            writes = [
+                Write(f"{domain}/{device}", row, self._body(domain, device, {}))
+                for device, row in rows.items()
+                if row is None or is_leaving(row.body)
+            ]
             await self._database.write(DEVICES.name, writes)
-            found += len(missing)
+            found += len(writes)
             after = ids[-1]
         after = f"{domain}/"
-        while rows := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
-            for stored in rows:
+        while page := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
+            for stored in page:
                 if await self._devices.known(domain, stored.key.partition("/")[2]) is None:
                     try:
-                        await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+                        found += await self._let_go(domain, stored)
                     except Conflict:
                         continue  # it is being changed: the next round sees to it
-                    found += 1
-            after = rows[-1].key
+            after = page[-1].key
         return found
+
+    async def _let_go(self, domain: str, stored: Stored) -> bool:
+        device = stored.key.partition("/")[2]
+        if not is_leaving(stored.body):
+            await self.drop(domain, device)
+        elif self._clock.now() - (whole(stored.body["removedAt"]) or 0) >= GONE_AFTER_MS:
+            await self._forget(domain, device)
+            await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+        else:
+            return False
+        return True
 
     def _body(self, domain: str, device: str, labels: Mapping[str, str]) -> dict[str, object]:
         return {"schema": 1, "domain": domain, "device": device, "labels": dict(labels), "at": self._clock.now()}

@@ -26,6 +26,7 @@ from ..edge import Edge
 from ..message_id import MessageIds, is_message_id
 from ..requests import Requests
 from ..shadow.messages import document_payload
+from ..strict_json import survey, too_deep
 from ..timestamps import iso
 
 MAX_WAIT_S: Final = 300.0
@@ -201,6 +202,8 @@ def _encoded(payload: Facts) -> bytes:
     try:
         return orjson.dumps(payload)
     except TypeError as error:
+        if survey(payload)[0]:
+            raise too_deep() from error
         raise MessageRefused(
             f"the payload cannot be written as JSON ({error}): send whole characters", code="invalid_string"
         ) from error

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from .models import MAX_PAGE, MESSAGE_ID, NOON, Model, Text
+from .models import MAX_PAGE, MESSAGE_ID, NOON, Model, Request, Text
 from .models_shadow import Facts
 
 
-class LabelsBody(Model):
+class LabelsBody(Request):
     """Labels by name; in a change, null takes one away."""
 
     labels: dict[str, str | None] = Field(max_length=50)
@@ -18,7 +18,7 @@ class LabelsBody(Model):
     example: ClassVar[dict[str, Any]] = {"labels": {"site": "north", "model": "p2"}}
 
 
-class RolloutRequestBody(Model):
+class RolloutRequestBody(Request):
     """What to roll out, to whom, and how fast."""
 
     kind: Literal["command", "desired"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import ConfigDict, Field
 
-from .models import MAX_PAGE, MESSAGE_ID, NOON, Model, Text
+from .models import MAX_PAGE, MESSAGE_ID, NOON, Model, Request, Text
 
 SHADOW: Final[dict[str, Any]] = {
     "device": "pump-7", "name": "", "reported": {"interval": 60}, "desired": {"interval": 5},
@@ -62,7 +62,7 @@ class VersionsQuery(Model):
     limit: int = Field(default=100, ge=1, le=MAX_PAGE)
 
 
-class ChangeShadowBody(Model):
+class ChangeShadowBody(Request):
     """What a shadow is to be: a merge patch (RFC 7396). With ``version``, only if it is still at that one."""
 
     desired: dict[str, Any]
@@ -85,7 +85,7 @@ class ShadowChangedBody(Facts):
     example: ClassVar[dict[str, Any]] = {"messageId": MESSAGE_ID, "version": 12, "deltaSequence": 4, "changed": True}
 
 
-class CommandRequestBody(Model):
+class CommandRequestBody(Request):
     """What a device is asked to do. Times in seconds."""
 
     payload: dict[str, Any]
@@ -147,7 +147,7 @@ class PreferencesBody(Facts):
     example: ClassVar[dict[str, Any]] = {"preferences": {"theme": "dark"}, "version": 3}
 
 
-class ChangePreferencesBody(Model):
+class ChangePreferencesBody(Request):
     """A merge patch (RFC 7396). With ``version``, only if they are still at that one."""
 
     preferences: dict[str, Any]

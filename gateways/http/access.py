@@ -119,7 +119,7 @@ def rule_of(endpoint: Endpoint) -> Rule:
 
 
 class RuledRoute(APIRoute):
-    """A route that asks its rule first, and reads JSON strictly (no key twice, no NaN, 32 deep at most)."""
+    """A route that asks its rule first, and reads JSON strictly (no key twice, no NaN, members 32 deep at most)."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The framework's handler behind the two checks."""
@@ -140,7 +140,10 @@ class RuledRoute(APIRoute):
 def strict(raw: bytes) -> None:
     """Raise RequestInvalid for a body that is no strict JSON."""
     try:
-        strict_json.parse(strict_json.decode(raw))
+        value = strict_json.parse(strict_json.decode(raw))
+        # A payload may nest as deep as it may elsewhere, so it is its members that are looked at.
+        if any(strict_json.survey(member)[0] for member in (value.values() if isinstance(value, dict) else (value,))):
+            raise strict_json.too_deep()
     except MessageRefused as error:
         raise RequestInvalid(error.message.replace("the payload", "the body"), code=error.code) from error
 

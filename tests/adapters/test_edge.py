@@ -434,3 +434,12 @@ def test_any_bytes_are_one_record_or_one_dead_letter(
     assert isinstance(orjson.loads(record.body)["payload"], dict)
     assert message.metadata.message_id == record.message_id
     assert iso(record.timestamp) == message.metadata.timestamp
+
+
+@pytest.mark.parametrize("topic", ["devices/dev-1/presence", "devices/dev-1/errors", "system/dead-letters"])
+def test_what_the_gateway_tells_nobody_else_does(topic: str) -> None:
+    with pytest.raises(Forbidden, match="told by the gateway alone"):
+        EDGE.route(OPERATOR, f"iotsphere/{topic}")
+    assert EDGE.own_route(f"iotsphere/{topic}").source == "gateway"
+    for other in ("system/alerts", "system/status", "devices/batch/alerts"):
+        assert EDGE.route(OPERATOR, f"iotsphere/{other}").topic.text == f"iotsphere/{other}"

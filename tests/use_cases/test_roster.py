@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from iotsphere.entities.errors import NotFound, RequestInvalid
+from iotsphere.entities.fleet import parse_fleet_filter
 from iotsphere.use_cases import roster as module
+from iotsphere.use_cases.fleet import Fleet
 from iotsphere.use_cases.ports.database import Write
-from iotsphere.use_cases.roster import MAX_LABELS, Roster
+from iotsphere.use_cases.roster import GONE_AFTER_MS, MAX_LABELS, Roster
 from tests.support.rooms import Rooms, open_rooms
 
 DOMAIN = "iotsphere"
@@ -71,20 +73,33 @@ async def test_it_catches_up_with_the_register(rooms: Rooms, roster: Roster, mon
     await roster.keep(DOMAIN, "d2", {"site": "north"})
     await rooms.database.put("devices", Write(f"{DOMAIN}/gone", None, {"labels": {}}))
     assert await roster.catch_up(DOMAIN) == 3
+    rooms.clock.advance(GONE_AFTER_MS)
+    assert await roster.catch_up(DOMAIN) == 1
     assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d2", "iotsphere/d3"]
     assert await roster.labels(DOMAIN, ["d1", "d2"]) == {"d1": {}, "d2": {"site": "north"}}
     assert await roster.catch_up(DOMAIN) == 0
     await rooms.devices.remove(DOMAIN, "d2")
     assert await roster.catch_up(DOMAIN) == 1
     assert await roster.catch_up("other") == 1
+    assert await roster.labels(DOMAIN, ["d1", "d2"]) == {"d1": {}}
+    rooms.clock.advance(GONE_AFTER_MS)
+    assert await roster.catch_up(DOMAIN) == 1
     assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d3", "other/d1"]
 
 
-async def test_dropping_is_safe_to_repeat(rooms: Rooms, roster: Roster) -> None:
-    await roster.keep(DOMAIN, "d1", {})
+async def test_a_device_that_leaves_is_no_part_of_a_fleet_and_may_come_again(rooms: Rooms, roster: Roster) -> None:
+    fleet = Fleet(rooms.database, rooms.state.shadows)
+    for device in ("d1", "d2"):
+        await roster.keep(DOMAIN, device, {"site": "north"})
+    for _ in range(2):  # it is safe to repeat
+        await roster.drop(DOMAIN, "d1")
+    for wanted in ({"glob": "*"}, {"ids": ["d1", "d2"]}):
+        pages = [list(page) async for page in fleet.select(DOMAIN, parse_fleet_filter(wanted))]
+        assert pages == [["d2"]]
+    assert await roster.keep(DOMAIN, "d1", {"floor": "2"}) == {"floor": "2"}
     await roster.drop(DOMAIN, "d1")
-    await roster.drop(DOMAIN, "d1")
-    assert await listed(rooms) == []
+    assert await roster.catch_up(DOMAIN) == 2  # it is registered still, as d3 is
+    assert await roster.labels(DOMAIN, ["d1"]) == {"d1": {}}
 
 
 async def test_labels_that_people_wrote_in_another_form_are_none(rooms: Rooms, roster: Roster) -> None:

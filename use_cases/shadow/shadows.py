@@ -86,6 +86,22 @@ class Shadows:
         """
         return await self.writer(key, partial(_delete, replace(wanted, behind=await self._ends(key))))
 
+    async def delete_all(self, domain: str, device: str, author: str) -> None:
+        """Delete all shadows of a device, where there are any. Repeating it is safe. Raises Unavailable."""
+        main = ShadowKey(domain, device)
+        await self._delete_present([main], author)
+        after = ""
+        while page := await self._database.scan(SHADOWS.name, f"{main.text}/", after):
+            await self._delete_present([shadow_key(one.key) for one in page if is_shadow_key(one.key)], author)
+            after = page[-1].key
+
+    async def _delete_present(self, keys: Sequence[ShadowKey], author: str) -> None:
+        for key in await self.get_many(keys):
+            try:
+                await self.delete(key, Wanted(patch={}, author=author, repeatable=False))
+            except NotFound:
+                continue  # somebody was quicker
+
     async def adopt(self, key: ShadowKey, before: Body | None, after: Body | None) -> Answer | None:
         """Make a version of a change that was made with the tools of the database, from the bodies around it.
 

@@ -36,6 +36,7 @@ from ..use_cases.command.rollouts import Reach, Rollouts
 from ..use_cases.facts.processor import Processor
 from ..use_cases.facts.tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
+from ..use_cases.leaving import Leaving
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.database import Change
 from ..use_cases.ports.telemetry import TelemetryStore
@@ -164,7 +165,7 @@ class State:
             self.processors.append(Processor(tools, "telemetry", "telemetry", TelemetryFacts(ground.telemetry)))
         reach = Reach(Fleet(database, self.shadows), self.commands, self.shadows)
         self.rollouts = Rollouts(database, reach, clock)
-        self.roster = Roster(database, ground.devices, log.domains(), clock)
+        self.roster = Roster(database, ground.devices, log.domains(), clock, Leaving(self.shadows, self.commands))
         self.fleet = ClientFleet(self.rollouts, self.roster, edge, clock)
         self.timers = Timers(self.commands.tend, self.shadows.expire, self.rollouts.tend)
 
