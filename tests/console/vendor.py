@@ -1,4 +1,4 @@
-"""Copies the files of libraries that the console ships out of their packages, as they are, each with its licence.
+"""Copies the files of libraries that the console ships out of their packages, as they are, each with its licence; and our client.
 
 `python tests/console/vendor.py` after a change of package.json and `npm install` here. A test holds the copies to the
 packages that package-lock.json names, by their hashes.
@@ -11,7 +11,10 @@ import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).parent
-VENDOR = HERE.parents[1] / "gateways" / "http" / "console" / "vendor"
+ROOT = HERE.parents[1]
+VENDOR = ROOT / "gateways" / "http" / "console" / "vendor"
+# Our own client, as its build left it.
+CLIENT = {VENDOR / "iotsphere" / "iotsphere.min.js": ROOT / "clients" / "js" / "lib" / "iotsphere.min.js"}
 # Package -> what of it is shipped, and under which name below vendor/.
 FILES = {
     "lit-html": {
@@ -46,11 +49,12 @@ def install() -> Path:
 
 def copies(modules: Path) -> dict[Path, Path]:
     """Copy -> its original."""
-    return {
+    libraries = {
         VENDOR / name: modules / package / original
         for package, files in FILES.items()
         for original, name in files.items()
     }
+    return libraries | CLIENT
 
 
 def main() -> None:

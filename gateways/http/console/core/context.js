@@ -33,7 +33,7 @@ export async function open(ended) {
   }
 
   const client = settings.websocket
-    ? connect(settings.websocket, { token, domain: me.domain, storage: null, signal: over.signal })
+    ? connect(settings.websocket, { token, domain: me.domain, storage: null, signal: over.signal, backoff: { max: 5_000 } })
     : null;
   const context = {
     api, me, isOperator, client, settings,
@@ -73,7 +73,7 @@ function listen(context, { name, filters, options, take }) {
       const facts = [behind && `${behind} messages behind`, superseded && `${superseded} older values left out`];
       const rest = facts.filter(Boolean).join(", ");
       notices.put(key, "warn", `${name} ${what}: ${reason}.${rest ? ` ${rest}.` : ""}`);
-    } else notices.drop(key);
+    } else if (mode === "live") notices.settle(key, "It has caught up.");
   });
   subscription.addEventListener("gap", ({ detail }) => {
     const missing = detail.missed.reduce((sum, one) => sum + one.count, 0);
@@ -90,6 +90,7 @@ function listen(context, { name, filters, options, take }) {
 }
 
 const MAX_NOTICES = 5;
+const SETTLED_MS = 12_000; // what is over is shown for so long: it may have taken a moment only
 
 /** What is shown below the header until it is over or was read. */
 class Notices extends EventTarget {
@@ -105,6 +106,16 @@ class Notices extends EventTarget {
       if (this.#all.size <= MAX_NOTICES) break;
       this.#all.delete(old);
     }
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** What a notice told is over: say so, and take it away after a while. */
+  settle(key, how) {
+    const notice = this.#all.get(key);
+    if (!notice || notice.settled) return;
+    const over = { kind: notice.kind, text: `${notice.text} ${how}`, settled: true };
+    this.#all.set(key, over);
+    setTimeout(() => this.#all.get(key) === over && this.drop(key), SETTLED_MS);
     this.dispatchEvent(new Event("change"));
   }
 

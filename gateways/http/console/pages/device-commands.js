@@ -50,14 +50,14 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
     const began = Date.parse(one.createdAt);
     return html`<li class="life" data-command=${one.commandId} data-state=${one.state}>
       <button class="head" aria-expanded=${isOpen} @click=${() => turn(one.commandId)}>
-        <span class="badge ${kind}">${words(one.state)}</span>
+        <span class="badge ${kind}">${words(one.state)}${!one.final && one.progress !== undefined ? ` ${one.progress} %` : ""}</span>
         <span class="mono ellipsis grow">${brief(JSON.stringify(one.payload), 90)}</span>
         <span class="muted small num">${moment(one.createdAt)}</span>
       </button>
       <ol class="steps" aria-label="Steps">
         ${one.steps.map(
           (step) => html`<li class="${KINDS[step.state] ?? ""}"><span class="pin"></span>
-            <span class="small">${words(step.state)}${step.progress === undefined ? "" : ` ${step.progress} %`}</span>
+            <span class="small">${words(step.state)}</span>
             <span class="muted small num">${Date.parse(step.at) - began < 1 ? "0 ms" : `+${span((Date.parse(step.at) - began) / 1000)}`}</span></li>`,
         )}
         ${one.final ? "" : html`<li class="now"><span class="pin"></span><span class="muted small">…</span></li>`}

@@ -37,6 +37,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
       const shown = document_();
       const lines = rows();
       const waits = [...leaves(shown.delta)].length;
+      const refused = Object.values(shown.wishes ?? {}).filter((wish) => wish.status === "refused").length;
       return html`<header>
           <h2>Shadow</h2>
           ${known.size > 1
@@ -46,6 +47,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
             : ""}
           <span class="badge num" data-version=${shown.version}>version ${shown.version}</span>
           <span class="badge ${waits ? "warn" : "ok"}" data-delta=${waits}>${waits ? `${waits} to do` : "in sync"}</span>
+          ${refused ? html`<span class="badge bad" data-refused=${refused}>${refused} refused</span>` : ""}
           ${past ? html`<span class="badge accent">as of ${moment(past.time)}</span>` : ""}
           <span class="grow"></span>
           <button class="button small" ?disabled=${Boolean(past)} @click=${editAll}>${icon("edit")}Edit desired</button>
@@ -82,7 +84,9 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
               ${value(at(shown.desired, path))}${icon("edit")}<span class="sr">change</span>
             </button>`}
       </td>
-      <td>${waits ? html`<span class="badge ${wish?.status === "refused" ? "bad" : "warn"}">${wish?.status ?? "waiting"}</span>` : wish ? html`<span class="small muted">${wish.status}</span>` : ""}
+      <td>${waits || wish?.status === "refused"
+          ? html`<span class="badge ${wish?.status === "refused" ? "bad" : "warn"}">${wish?.status ?? "waiting"}</span>`
+          : wish ? html`<span class="small muted">${wish.status}</span>` : ""}
         ${wish?.reason ? html`<div class="small bad">${brief(wish.reason, 120)}</div>` : ""}</td>
     </tr>`;
   }
@@ -120,25 +124,27 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
     requestAnimationFrame(() => root.querySelector(".whole textarea")?.focus());
   }
 
+  /** What was typed, in a list of one; none when it is no JSON, which the user is told. */
   function read(text) {
     try {
-      return typed(text);
+      return [typed(text)];
     } catch (error) {
       editing.problem = `This is no JSON: ${error.message}`;
       update();
-      throw error;
+      return [];
     }
   }
 
   async function saveOne(event) {
     event.preventDefault();
     const text = editing.text.trim();
-    await send(patchOf(editing.path, text === "" ? undefined : read(text)), editing);
+    for (const value of text === "" ? [undefined] : read(text)) await send(patchOf(editing.path, value), editing);
   }
 
   async function saveAll(event) {
     event.preventDefault();
-    const wanted = read(editing.text);
+    const [wanted = false] = read(editing.text);
+    if (wanted === false) return undefined;
     if (wanted === null || typeof wanted !== "object" || Array.isArray(wanted)) {
       editing.problem = "Write a JSON object, such as {\"interval\": 5}.";
       return update();

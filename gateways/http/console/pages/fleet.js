@@ -83,13 +83,17 @@ export function fleet(root, { api, domain, listen, leave, query }) {
 
   function ask(event) {
     search = event.target.value;
-    remember({ q: search, state: wanted === "all" ? "" : wanted });
-    select();
+    again();
   }
 
   function choose(state) {
     wanted = state;
+    again();
+  }
+
+  function again() {
     remember({ q: search, state: wanted === "all" ? "" : wanted });
+    list.toTop();
     select();
   }
 

@@ -104,6 +104,7 @@ export function letters(root, { api, domain, leave, listen, query, setCount }) {
   function pick(name) {
     reason = name;
     remember({ reason });
+    list.toTop();
     list.show(selected());
     update();
   }

@@ -50,6 +50,11 @@ export class LongList {
     this.update();
   }
 
+  /** Show the beginning. */
+  toTop() {
+    this.#root.scrollTop = 0;
+  }
+
   update() {
     beforeNextFrame(this.#paint);
   }
