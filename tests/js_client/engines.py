@@ -33,7 +33,7 @@ CHROMIUM_OPTIONS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-PAGE: Final = b"""<!doctype html><meta charset=utf-8><title>harness</title><script type=module>
+PAGE: Final = b"""<!doctype html><meta charset=utf-8><title>harness</title><link rel=icon href=data:,><script type=module>
 import * as lib from "/iotsphere.min.js";
 import { run } from "/harness.mjs";
 globalThis.harness = ({ code, given }) => run(lib, code, given);

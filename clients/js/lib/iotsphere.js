@@ -83,6 +83,7 @@ var Connection = class {
   close(error) {
     if (this.state === "closed") return;
     this.error = error;
+    this.state = "closed";
     this.#drop();
     this.#life.abort(error ?? closed());
     this.#become("closed", { error });
@@ -889,6 +890,7 @@ var Client = class extends Events {
     }
   }
   #lost() {
+    if (this.state === "closed") return;
     this.#names.clear();
     for (const subscription of this.#subscriptions) subscription._lost();
     this.#outbox.lost();

@@ -216,6 +216,7 @@ export class Client extends Events<ClientEvents> {
   }
 
   #lost(): void {
+    if (this.state === "closed") return; // `#told` ends everything
     this.#names.clear();
     for (const subscription of this.#subscriptions) subscription._lost();
     this.#outbox.lost();

@@ -74,6 +74,7 @@ export class Connection {
   close(error?: IotSphereError): void {
     if (this.state === "closed") return;
     this.error = error;
+    this.state = "closed";
     this.#drop();
     this.#life.abort(error ?? closed());
     this.#become("closed", { error });
