@@ -10,13 +10,17 @@ import orjson
 
 from ..entities.command import ANSWERS, Command
 from ..entities.errors import MessageRefused
-from ..entities.message import Message, Record
+from ..entities.message import MAX_PAYLOAD_BYTES, Message, Record
+from ..entities.shadow import json_size
 from ..entities.topic import parse_topic
 from .alerts import gateway_principal
 from .edge import Edge
 from .message_id import is_message_id
 from .timestamps import iso
 
+# Room for the rest of a message, and for numbers that grow when they are written anew.
+TOLD_BYTES: Final = MAX_PAYLOAD_BYTES - 16 * 1024
+_LARGE: Final = ("late", "payload", "result", "reason")  # in the order in which they are left out
 _KNOWN: Final = frozenset(("status", "progress", "result", "reason", "reported", "correlationId"))
 
 
@@ -118,3 +122,17 @@ def facts_of(command: Command) -> dict[str, Any]:
     if command.late:
         facts["late"] = list(command.late)
     return facts
+
+
+def status_of(command: Command) -> dict[str, Any]:
+    """A step in a command's life as it is told: what a message could not hold is named in ``leftOut`` and can be read."""
+    facts = facts_of(command)
+    sizes = {name: json_size(facts[name]) for name in _LARGE if name in facts}
+    room = TOLD_BYTES - json_size({name: value for name, value in facts.items() if name not in sizes})
+    left_out = []
+    for name, size in sizes.items():
+        if sum(sizes.values()) > room:
+            room += size
+            left_out.append(name)
+            del facts[name]
+    return {**facts, "leftOut": left_out} if left_out else facts

@@ -101,14 +101,14 @@ class Roster:
             found += len(writes)
             after = ids[-1]
         after = f"{domain}/"
-        while page := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
-            for stored in page:
+        while listed := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
+            for stored in listed:
                 if await self._devices.known(domain, stored.key.partition("/")[2]) is None:
                     try:
                         found += await self._let_go(domain, stored)
                     except Conflict:
                         continue  # it is being changed: the next round sees to it
-            after = page[-1].key
+            after = listed[-1].key
         return found
 
     async def _let_go(self, domain: str, stored: Stored) -> bool:

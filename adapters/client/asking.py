@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -12,22 +12,33 @@ from ...entities.errors import IotSphereError, RateLimited, RequestInvalid
 from ...entities.principal import Principal
 from ..requests import ASK_A_GATEWAY
 from . import protocol
+from .listening import Outbox
 from .publishing import expiry
 from .state import Ask, ClientState
 from .use_cases import ClientUseCases
 
 MAX_ASKING: Final = 256
+READS_AT_ONCE: Final = 4
+SMALL_BYTES: Final = 4 * 1024
+MAX_HELD_BYTES: Final = 2 << 20
 
 
 class ClientAsking:
-    """The asking side of one client. ``answer`` sends a frame. ``exact``: integers beyond 2^53 are sent as they are."""
+    """The asking side of one client. ``exact``: integers beyond 2^53 are sent as they are.
 
-    def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None], exact: bool = False) -> None:
+    A client that does not read its answers is asked nothing of the database for; what it has begun all the same is held
+    for it up to MAX_HELD_BYTES, and beyond them refused as rate_limited, so that it may ask again.
+    """
+
+    def __init__(self, use_cases: ClientUseCases, outbox: Outbox, exact: bool = False) -> None:
         self._state = use_cases.state
         self._rates = use_cases.rates
-        self._answer = answer
+        self._outbox = outbox
         self._exact = exact
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._room = asyncio.Event()
+        self._held = 0
 
     def __call__(self, request: protocol.StateRequest, principal: Principal) -> None:
         """Begin to carry a request out; its answer comes when it is done. Raises RateLimited and RequestInvalid."""
@@ -46,13 +57,46 @@ class ClientAsking:
         for task in self._tasks:
             task.cancel()
 
+    def has_room(self) -> None:
+        """The client has taken what was written."""
+        self._room.set()
+
     async def _carry_out(self, state: ClientState, request: protocol.StateRequest, who: Principal) -> None:
+        if not _only_reads(request):
+            await self._answer(request.ref, await self._decided(state, request, who))
+            return
+        async with self._reads:
+            await self._until_room()
+            await self._answer(request.ref, await self._decided(state, request, who))
+
+    async def _decided(self, state: ClientState, request: protocol.StateRequest, who: Principal) -> bytes:
         try:
-            facts = await _carried_out(state, request, who)
+            return protocol.decided(request.ref, await _carried_out(state, request, who), self._exact)
         except IotSphereError as error:
-            self._answer(protocol.failed(request.ref, error, self._exact))
-        else:
-            self._answer(protocol.decided(request.ref, facts, self._exact))
+            return protocol.failed(request.ref, error, self._exact)
+
+    async def _answer(self, ref: int | str, frame: bytes) -> None:
+        size = len(frame)
+        if size > SMALL_BYTES and self._outbox.full:
+            if self._held + size > MAX_HELD_BYTES:
+                why = f"the answer has {size} bytes, and you have not read those before it: read them, then ask again"
+                frame = protocol.failed(ref, RateLimited(why, retry_after=1.0), self._exact)
+            else:
+                self._held += size
+                try:
+                    await self._until_room()
+                finally:
+                    self._held -= size
+        self._outbox.write(frame)
+
+    async def _until_room(self) -> None:
+        while self._outbox.full:
+            self._room.clear()
+            await self._room.wait()
+
+
+def _only_reads(request: protocol.StateRequest) -> bool:
+    return isinstance(request, protocol.Shadow) and not request.delete and request.desired is None
 
 
 async def _carried_out(state: ClientState, request: protocol.StateRequest, who: Principal) -> Mapping[str, Any]:
@@ -78,7 +122,7 @@ async def _carried_out(state: ClientState, request: protocol.StateRequest, who: 
 
 
 async def _shadow(state: ClientState, request: protocol.Shadow, who: Principal) -> Mapping[str, Any]:
-    if not request.delete and request.desired is None:
+    if _only_reads(request):
         as_of = expiry(request.as_of) if request.as_of is not None else None
         return {"shadow": await state.shadow(who, request.device, request.name, as_of=as_of, version=request.version)}
     if request.delete and request.desired is not None:

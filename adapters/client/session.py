@@ -44,7 +44,7 @@ class ClientSession:
         self._exact = exact
         self.principal = principal
         self._publish = ClientPublishing(use_cases, outbox.write, exact)
-        self._ask = ClientAsking(use_cases, outbox.write, exact)
+        self._ask = ClientAsking(use_cases, outbox, exact)
         self._listening: dict[str, Listening] = {}
         self._by_reader: dict[Reader, Listening] = {}
         self._names = 0
@@ -254,6 +254,7 @@ class ClientSession:
 
     def has_room(self) -> None:
         """The client has taken what was written: everybody who waited may go on, each time another one first."""
+        self._ask.has_room()
         names = list(self._listening)
         self._turn += 1
         turn = self._turn % max(1, len(names))

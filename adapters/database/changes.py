@@ -22,7 +22,7 @@ from ...entities.topic import is_user_id
 from ...use_cases.ports.clock import Clock
 from ...use_cases.ports.database import Body, Change
 from ..alerts import gateway_principal
-from ..command_messages import facts_of
+from ..command_messages import status_of
 from ..edge import Edge
 from ..message_id import derived, is_derived, is_message_id
 from ..shadow.body import ShadowDocument, versions
@@ -175,7 +175,7 @@ def _command_rows(change: Change) -> list[Row]:
         raise ValueError(f"its domain and id belong under {command.key[:120]!a}")
     if change.before is not None and _readable_command(change.before) == command:
         return []
-    return [Row(f"{command.domain}/devices/{command.device}/commands/status", facts_of(command), command.id)]
+    return [Row(f"{command.domain}/devices/{command.device}/commands/status", status_of(command), command.id)]
 
 
 def _readable_command(body: Body) -> Command | None:

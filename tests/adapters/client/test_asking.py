@@ -14,6 +14,7 @@ from iotsphere.adapters.client.session import ClientSession
 from iotsphere.containers.state import State
 from iotsphere.entities.errors import DatabaseUnavailable
 from iotsphere.use_cases.access.rate_limit import Rate
+from iotsphere.use_cases.command.commands import Order
 from iotsphere.use_cases.users import Fact
 from tests.adapters.client.test_session import Client
 from tests.client.house import EVERYTHING, House, open_house
@@ -241,6 +242,32 @@ async def test_too_many_at_once_are_told_to_wait(client: Client, state: State, m
     await state.commands.learn(DOMAIN, ids[0], "reject", {"reason": "no"})
     await until(lambda: client.answers("w0"), "one is over")
     assert (await client.ask("shadow", device="pump-7", desired={"a": 1}))["version"] == 1
+
+
+async def test_answers_wait_for_who_reads_them_up_to_a_bound(client: Client, state: State) -> None:
+    await client.ask("shadow", device="pump-7", desired={"text": "x" * 60_000})
+    client.outbox.full = True
+    for ref in range(200):
+        await client.session.receive(orjson.dumps({"type": "shadow", "ref": f"r{ref}", "device": "pump-7"}))
+    result = {"result": "x" * 200_000}
+    ids = [ID.replace("01", f"{number:02}") for number in range(10, 24)]
+    for each in ids:
+        await state.commands.send(
+            Order(id=each, domain=DOMAIN, device="pump-7", caller=f"{DOMAIN}/user/ada", payload={})
+        )
+        await state.commands.learn(DOMAIN, each, "succeed", result)
+        ask = {"type": "command", "ref": each, "device": "pump-7", "payload": {}, "messageId": each}
+        await client.session.receive(orjson.dumps(ask))
+    await until(lambda: len(client.outbox.of("error")) == 4, "what is beyond the bound is refused")
+    for refused in client.outbox.of("error"):
+        assert (refused["code"], refused["retry"], refused["retryAfter"]) == ("rate_limited", True, 1_000)
+        assert refused["message"].startswith("the answer has 200")
+        assert refused["message"].endswith("read them, then ask again")
+    assert (await client.ask("shadow", device="pump-7", desired={"a": 1}))["version"] == 2  # what is small is told
+    assert len(client.outbox.of("ok")) == 2
+    client.outbox.full = False
+    client.session.has_room()
+    await until(lambda: len(client.outbox.of("ok")) == 2 + 200 + 10, "all others are answered")
 
 
 async def test_asking_counts_against_the_rate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -219,3 +220,29 @@ def test_a_command_that_was_mended_is_told(tell: DatabaseChangeAdapter) -> None:
 def test_a_command_under_another_key_moves_nobody(tell: DatabaseChangeAdapter) -> None:
     (told,) = tell.records(change("commands", "iotsphere/another", None, commands.body_of(command())))
     assert orjson.loads(told.body)["payload"]["reason"].startswith("its domain and id belong under 'iotsphere/0000")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left_out"),
+    [
+        ({"payload": 100_000, "result": 100_000}, None),
+        ({"payload": 130_000, "result": 130_000}, ["payload"]),
+        ({"payload": 130_000, "result": 255_000}, ["payload", "result"]),
+        ({"payload": 250_000, "result": 10, "late": 1_000}, ["late", "payload"]),
+        ({"payload": 10, "reason": 255_000}, ["payload", "reason"]),
+    ],
+)
+def test_a_command_too_large_for_one_message_is_told_without_what_is_large(
+    tell: DatabaseChangeAdapter, sizes: dict[str, int], left_out: list[str] | None
+) -> None:
+    text = {name: "x" * size for name, size in sizes.items()}
+    done = commands.advance(
+        command(), "succeed", AT + 1, {name: text[name] for name in text if name in ("result", "reason")}
+    )
+    late = ({"result": text["late"]},) if "late" in text else ()
+    done = replace(done, payload={"text": text["payload"]}, late=late)
+    (record,) = tell.records(change("commands", done.key, None, commands.body_of(done)))
+    told = orjson.loads(record.body)["payload"]
+    assert (told["commandId"], told["state"], told.get("leftOut")) == (CAUSE, "succeeded", left_out)
+    assert told.keys().isdisjoint(left_out or ())
+    assert tell.failed == 0
