@@ -25,7 +25,7 @@ COMMANDS = (
     "up", "run", "token", "publish", "tail", "ledger", "trace", "device add", "device list", "device remove",
     "dead-letters list", "dead-letters show", "dead-letters redrive", "dead-letters discard",
     "shadow get", "shadow set", "shadow delete", "shadow history",
-    "command send", "command show", "command cancel", "command list",
+    "command send", "command show", "command cancel", "command list", "spark",
 )  # fmt: skip
 
 

@@ -6,11 +6,15 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from . import mongo, servers
 from .servers import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Starter = Callable[..., Server]
 
@@ -94,3 +98,13 @@ def mongo_url(shared_mongo: Server) -> Iterator[str]:
     yield f"mongodb://127.0.0.1:{shared_mongo.port}/{name}?replicaSet={mongo.NAME}"
     with mongo.direct(shared_mongo.port) as client:
         client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all tests of a process, on two cores: starting one takes seconds."""
+    from iotsphere.drivers.spark.session import open_session  # what it imports is large
+
+    session = open_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "4"}, tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

@@ -18,7 +18,7 @@ class Kept:
     """What a job has written: the values of each batch by application and number."""
 
     batches: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    meanwhile: Callable[[int], None] = lambda number: None
+    meanwhile: Callable[[int], None] = lambda _: None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def job(self, **changes: Any) -> Job:

@@ -1,0 +1,116 @@
+"""`iotsphere spark` as analysts meet it: the list, refusals, and a job that tells browsers about the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import iotsphere
+from iotsphere.cli.spark import code_of
+from iotsphere.cli.spark_screen import line_of
+from iotsphere.drivers.spark.jobs import JOBS
+from iotsphere.drivers.spark.progress import Progress
+from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed, RequestInvalid
+
+from .support.gateway import ROOT, Gateway
+from .test_cli import iotsphere_command
+
+
+async def test_jobs_and_their_options_are_listed() -> None:
+    told = await iotsphere_command("spark", "--list")
+    assert [line.split()[0] for line in told.splitlines()] == list(JOBS)
+    options = [json.loads(line) for line in (await iotsphere_command("spark", "lake", "--list", "--json")).splitlines()]
+    assert "keep_days" in [option["name"] for option in options]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("dance",), "request_invalid: there is no job 'dance'; there are lake, "),
+        (("lake", "--set", "keep_dys=1"), "request_invalid: lake has no option 'keep_dys'"),
+        (("lake", "--set", "keep_days=long"), "request_invalid: keep_days='long' is not a whole number"),
+        (("lake", "--log", "memory"), "request_invalid: a log in memory is read by its gateway alone"),
+        (("status",), "no running gateway uses"),
+    ],
+)
+async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    expected = 1 if "gateway uses" in why else 2
+    assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
+
+
+def test_exit_codes() -> None:
+    errors = (LogUnavailable("x"), RequestInvalid("x"), MessagesMissed("x"), JobFailed("x"))
+    assert [code_of(error) for error in errors] == [1, 2, 3, 4]
+
+
+def test_progress_is_one_line() -> None:
+    progress = Progress()
+    assert line_of(progress) == "waiting for messages"
+    progress.tasks = (3, 8)
+    assert line_of(progress) == "3 of 8 tasks done"
+    source = {"startOffset": '{"a":[1,0]}', "endOffset": '{"a":[1,1500]}', "latestOffset": '{"a":[1,2000]}'}
+    progress.batch({"sources": [source], "numInputRows": 3000, "durationMs": {"triggerExecution": 2000}})
+    assert line_of(progress) == "batch 1  1,500 messages  3,000 rows  1,500 a second  500 waiting"
+
+
+@asynccontextmanager
+async def following(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A job that runs until the block ends; it is killed then if it still runs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "iotsphere", "spark", *words,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    topic = "iotsphere/devices/batch/status"
+    async with Gateway(tmp_path / "data") as gateway:
+        issued = json.loads(
+            await iotsphere_command("token", "service:spark", "--grant", f"publish:{topic}", "--data", data, "--json")
+        )
+        words = ("status", "--follow", "--data", data, "--gateway", gateway.websocket, "--token", issued["token"])
+        async with (
+            following(*words, "--every", "0.2", "--json") as job,
+            iotsphere.connect(gateway.websocket, token=gateway.token) as browser,
+            asyncio.timeout(240),
+        ):
+            summaries = browser.subscribe(topic)
+            told = asyncio.ensure_future(anext(summaries))
+            for device in range(3):
+                await browser.publish(
+                    f"iotsphere/devices/d{device}/telemetry", {"temperature": 20 + device, "on": True}
+                )
+            messages = [await told]
+            while sum(message.json()["readings"] for message in messages) < 6:
+                messages.append(await anext(summaries))
+            assert {metric["metric"] for message in messages for metric in message.json()["metrics"]} == {
+                "temperature",
+                "on",
+            }
+            assert max(message.json()["devices"] for message in messages) <= 3
+            job.send_signal(signal.SIGTERM)
+            out, err = await job.communicate()
+        assert job.returncode == 0, err.decode()
+        summary = json.loads(out)
+        assert (summary["job"], summary["ended"], summary["messages"]) == ("status", "stopped on request", 3)
+        assert summary["summaries"] == len(messages)
