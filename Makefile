@@ -30,7 +30,7 @@ test: setup
 	$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
 
 bench: setup
-	@$(PY) tests/support/provision.py
+	@$(PY) tests/support/provision.py --peers
 	$(PY) -m bench $${QUICK:+--quick} $(ARGS)
 
 docs: setup

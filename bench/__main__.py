@@ -1,86 +1,168 @@
-"""`python -m bench`: the whole way from MQTT QoS 1 to a WebSocket, under load, beside a peer."""
+"""`python -m bench`: the whole way from MQTT QoS 1 to a WebSocket, under load, beside its peers."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from .idle import measure_idle, show_idle
-from .machine import describe
-from .programs import HERE, BenchFailed, build
-from .report import Row, as_markdown, save, show, write_docs
-from .run import measure
-from .scenarios import DEVICES, Scenario, scenarios
+from tests.support.servers import ServerFailed
 
-PAGE = HERE.parent / "docs" / "explanation" / "performance.md"
+from .machine import describe
+from .part import Part, Scale
+from .parts import PARTS
+from .programs import HERE, BenchFailed, build
+from .progress import Progress
+from .report import Row, as_markdown, ratios, save, systems, write_docs
+from .run import Result, measure
+from .scenarios import DEVICES, Scenario, scenarios
+from .section import Section, disturbance
+from .sizing import sizing
+from .targets import against_targets
+
+EXPLANATION = HERE.parent / "docs" / "explanation"
+PAGE = EXPLANATION / "performance.md"
+SCALE_PAGE = EXPLANATION / "scale.md"
+SETTLES_S = 0.7  # beyond its length, a run takes this to start its programs and to drain
+ROUNDS = 3
+
+
+@dataclass(slots=True)
+class Round:
+    """What is to be measured, and what was found so far."""
+
+    scenarios: list[Scenario]
+    parts: list[Part]
+    scale: Scale
+    rounds: int
+    progress: Progress
+    runs: dict[tuple[str, str], list[Result]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+
+    def plan(self) -> None:
+        """Estimate everything, so that the remaining time can be told."""
+        for scenario in self.scenarios:
+            self.progress.plan(self.rounds * cost(scenario))
+        for part in self.parts:
+            self.progress.plan(part.estimate(self.scale))
+
+    async def systems(self, devices: int) -> list[Row]:
+        """Every system once a round, so that a ratio compares what was measured within a few minutes."""
+        for number in range(self.rounds):
+            for scenario in self.scenarios:
+                if scenario.name in self.left_out:
+                    self.progress.drop(cost(scenario))
+                    continue
+                with self.progress.step(f"round {number + 1} of {self.rounds}: {scenario.title}", cost(scenario)):
+                    try:
+                        await self._system(scenario, devices)
+                    except (BenchFailed, ServerFailed) as error:
+                        if not scenario.is_peer:
+                            raise
+                        self.left_out[scenario.name] = f"{scenario.title} is left out: {' '.join(str(error).split())}"
+        return [
+            Row(scenario, load, tuple(self.runs[scenario.name, load]))
+            for scenario in self.scenarios
+            for load in scenario.loads
+            if (scenario.name, load) in self.runs
+        ]
+
+    async def _system(self, scenario: Scenario, devices: int) -> None:
+        with folder() as home:
+            async with scenario.start(home, devices) as subject:
+                acked = 0
+                for name, load in scenario.loads.items():
+                    run = await measure(subject, load, home)
+                    acked += run.acked
+                    self.runs.setdefault((scenario.name, name), []).append(run)
+                await subject.check_ledger(acked)
+
+    async def further(self) -> None:
+        """Every other part, one after the other."""
+        for part in self.parts:
+            with self.progress.step(part.title, part.estimate(self.scale)), folder() as home:
+                self.sections.append(await part.measure(self.scale, home))
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that goes with the block."""
+    with tempfile.TemporaryDirectory(prefix="iotsphere-bench-") as name:
+        yield Path(name)
+
+
+def cost(scenario: Scenario) -> float:
+    """Seconds that a scenario takes in one round."""
+    return scenario.starts + sum(load.seconds + SETTLES_S for load in scenario.loads.values())
 
 
 def main(
     *,
     quick: Annotated[bool, typer.Option(help="One short run a row, under two minutes in all.")] = False,
-    seconds: Annotated[float, typer.Option(help="Length of one run; 0 = 4 when quick, else 12.")] = 0,
-    repeat: Annotated[int, typer.Option(help="Runs a row; 0 = 1 when quick, else 3.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Length of one run; 0 = 2.5 when quick, else 6.")] = 0,
+    repeat: Annotated[int, typer.Option(help="Rounds over all systems; 0 = 1 when quick, else 3.")] = 0,
     devices: Annotated[int, typer.Option(help="Connections that publish.")] = DEVICES,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only these scenarios, such as redis-logged; `idle` for idle connections.")
+        list[str] | None,
+        typer.Option(help="Only this system or part, such as redis-logged or fan-out; can be given several times."),
     ] = None,
-    connections: Annotated[int, typer.Option(help="Idle connections held; 0 = 1,000 when quick, else 10,000.")] = 0,
     docs: Annotated[bool, typer.Option("--write-docs", help="Put the results into docs/explanation.")] = False,
 ) -> None:
-    """Measure ceilings and latencies, check that nothing was lost, and print one table."""
-    console = Console() if Console().is_terminal else Console(width=150)
-    if only is not None and "idle" in only:
-        _idle(connections or (1_000 if quick else 10_000), console)
-        only = [name for name in only if name != "idle"]
-        if not only:
-            return
-    chosen = [
-        each for each in scenarios(seconds or (4 if quick else 12), quick=quick) if only is None or each.name in only
-    ]
+    """Measure ceilings, latencies and more, check that nothing was lost, and print the tables."""
+    console = Console() if Console().is_terminal else Console(width=170)
+    scale = Scale(quick, seconds or (2.5 if quick else 6))
+    systems_wanted, parts_wanted = chosen(scale, only)
+    plan = Round(systems_wanted, parts_wanted, scale, repeat or (1 if quick else ROUNDS), Progress(console))
+    plan.plan()
     for program in ("load", "listen"):
         build(program)
-    rows: list[Row] = []
-    for scenario in chosen:
-        try:
-            rows += asyncio.run(_rows(scenario, repeat or (1 if quick else 3), devices, console))
-        except BenchFailed as error:
-            if not scenario.is_peer:
-                raise
-            console.print(f"[yellow]{scenario.title} is left out: {error}")
+    rows = asyncio.run(plan.systems(devices))
+    asyncio.run(plan.further())
+    if not finish(rows, plan, console, docs=docs):
+        raise typer.Exit(1)
+
+
+def chosen(scale: Scale, only: Sequence[str] | None) -> tuple[list[Scenario], list[Part]]:
+    """The systems and parts of a round. Raises typer.BadParameter for a name that is none."""
+    every = scenarios(scale.seconds, quick=scale.quick and not only)
+    if not only:
+        return [each for each in every if each.in_quick or not scale.quick], [
+            part for part in PARTS if part.in_quick or not scale.quick
+        ]
+    known = {each.name for each in every} | {part.name for part in PARTS}
+    if strange := set(only) - known:
+        raise typer.BadParameter(f"{', '.join(sorted(strange))}: choose from {', '.join(sorted(known))}")
+    return [each for each in every if each.name in only], [part for part in PARTS if part.name in only]
+
+
+def finish(rows: Sequence[Row], plan: Round, console: Console, *, docs: bool) -> bool:
+    """Show, keep and, where asked, write down what was found. Returns whether the gateway made no mistake."""
+    found = [systems(rows, tuple(plan.left_out.values())), ratios(rows)] if rows else []
+    found += plan.sections
+    figures: dict[str, float] = {}
+    for section in found:
+        figures |= section.figures
+    every = [against_targets(figures), *(section for section in found if section.cells)]
     machine = describe()
-    show(rows, machine, console)
-    console.print(f"All figures: {save(rows, machine, HERE / 'results').relative_to(HERE.parent)}")
+    console.print(f"[bold]{machine['cores']} cores, {machine['cpu']}; IoTSphere {machine['iotsphere']}")
+    for section in every[1:]:
+        section.show(console)
+    every[0].show(console)
+    for sentence in disturbance(every):
+        console.print(f"[yellow]{sentence}")
+    console.print(f"All figures: {save(every, machine, HERE / 'results').relative_to(HERE.parent)}")
     if docs:
-        write_docs(as_markdown(rows, machine), PAGE)
-    if not all(run.is_clean for row in rows if not row.scenario.is_peer for run in row.runs):
-        raise typer.Exit(1)
-
-
-def _idle(connections: int, console: Console) -> None:
-    with tempfile.TemporaryDirectory(prefix="iotsphere-bench-") as folder, console.status("idle connections"):
-        rows = asyncio.run(measure_idle(connections, Path(folder)))
-    show_idle(rows, describe(), HERE / "results", console)
-    if any(row.kept != row.asked for row in rows):
-        raise typer.Exit(1)
-
-
-async def _rows(scenario: Scenario, repeat: int, devices: int, console: Console) -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="iotsphere-bench-") as folder:
-        async with scenario.start(Path(folder), devices) as subject:
-            rows = []
-            for name, load in scenario.loads.items():
-                runs = []
-                for number in range(repeat):
-                    with console.status(f"{scenario.title}, {name}, run {number + 1} of {repeat}"):
-                        runs.append(await measure(subject, load, Path(folder)))
-                rows.append(Row(scenario, name, tuple(runs)))
-            await subject.check_ledger(sum(run.acked for row in rows for run in row.runs))
-            return rows
+        write_docs(as_markdown(every, machine), PAGE)
+        write_docs(sizing(figures), SCALE_PAGE)
+    return not any(section.failed for section in found)
 
 
 if __name__ == "__main__":

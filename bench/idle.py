@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import httpx
 import psutil
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from iotsphere.adapters.mqtt import packets as p
-from iotsphere.adapters.mqtt.codec import Parser
-from iotsphere.adapters.mqtt.encode import encode
 from tests.support.gateway import Credential, Gateway
 from tests.support.servers import mosquitto
 
+from .held import Held, MqttHeld, WebSocketHeld
 from .machine import CpuMeter
+from .part import Scale
+from .peers.brokers import MOSQUITTO_SETTINGS
+from .peers.found import program
 from .programs import BenchFailed
-from .subjects import MOSQUITTO_SETTINGS
+from .section import Section
 
+CONNECTIONS = 10_000
+CONNECTIONS_QUICK = 1_000
 AT_ONCE = 64
 ASKED_AGAIN = 200
-WITHIN_S = 60.0
 SETTLE_S = 3.0
 QUIET_S = 5.0
 SPARE_FILES = 500
+HEADINGS = ("system", "connections", "connections/s", "KiB each", "CPU when idle", "still answered", "the next one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,83 +51,35 @@ class Idle:
     others: float
 
 
-class Held(asyncio.Protocol):
-    """One connection: it says who it is, asks for its commands, and then stays."""
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where connections are held. ``make``: the client of the given number. ``limit``: connections that are let in."""
 
-    def __init__(self, who: Credential) -> None:
-        loop = asyncio.get_running_loop()
-        self.answered: asyncio.Future[p.ConnAck | p.SubAck | p.PingResp] = loop.create_future()
-        self.lost = False
-        self._who = who
-        self._parser = Parser(p.MQTT_5)
-        self._wire: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._wire = transport
-        who = self._who
-        self.say(
-            p.Connect(p.MQTT_5, who.device_id, keep_alive=1_200, username=who.username, password=who.password.encode())
-        )
-
-    def data_received(self, data: bytes) -> None:
-        for item in self._parser.feed(data):
-            if isinstance(item, p.ConnAck | p.SubAck | p.PingResp) and not self.answered.done():
-                self.answered.set_result(item)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        if not self.answered.done():
-            self.answered.set_exception(BenchFailed(f"{self._who.device_id} lost its connection: {exc}"))
-            self.answered.exception()  # whoever waits is told; nobody need
-
-    def say(self, packet: p.Packet) -> None:
-        """Send a packet."""
-        assert self._wire is not None
-        self._wire.write(encode(packet, p.MQTT_5))
-
-    async def answer(self) -> p.ConnAck | p.SubAck | p.PingResp:
-        """The next answer."""
-        found = await asyncio.wait_for(asyncio.shield(self.answered), WITHIN_S)
-        if not self.lost:
-            self.answered = asyncio.get_running_loop().create_future()
-        return found
-
-    async def settle(self) -> None:
-        """Be welcomed, and subscribe. Raises BenchFailed."""
-        connack = await self.answer()
-        if not isinstance(connack, p.ConnAck) or connack.reason:
-            raise BenchFailed(f"{self._who.device_id} was answered {connack}")
-        topic = f"iotsphere/devices/{self._who.device_id}/commands/request"
-        self.say(p.Subscribe(1, (p.Request(topic, 1),)))
-        suback = await self.answer()
-        if not isinstance(suback, p.SubAck) or suback.reasons[0] >= 0x80:
-            raise BenchFailed(f"{self._who.device_id} may not subscribe: {suback}")
-
-    def close(self) -> None:
-        """Go away."""
-        if self._wire is not None:
-            self._wire.abort()
+    title: str
+    address: tuple[str, int]
+    pid: int
+    make: Callable[[int], Held]
+    limit: int | None
 
 
-async def open_one(address: tuple[str, int], who: Credential) -> Held:
-    """A connection that has sent its CONNECT."""
-    _, held = await asyncio.get_running_loop().create_connection(lambda: Held(who), *address)
-    return held
+async def open_one(door: Door, number: int) -> Held:
+    """A connection that has said who it is."""
+    made = door.make(number)
+    await asyncio.get_running_loop().create_connection(lambda: made, *door.address)
+    return made
 
 
-async def hold(title: str, address: tuple[str, int], pid: int, who: Sequence[Credential], limit: int | None) -> Idle:
-    """Open a connection for everybody and look at what that costs. ``limit``: connections after which one is refused."""
-    process = psutil.Process(pid)
-    everybody = who[:limit]
-    meter = CpuMeter({title: pid})
+async def hold(door: Door, connections: int, settle: float = SETTLE_S, quiet: float = QUIET_S) -> Idle:
+    """Open so many connections and look at what that costs, ``settle`` seconds later and for ``quiet`` seconds."""
+    process = psutil.Process(door.pid)
+    meter = CpuMeter({door.title: door.pid})
     before = process.memory_info().rss
     held: list[Held] = []
-    waiting = iter(everybody)
+    waiting = iter(range(connections))
 
     async def come() -> None:
-        for one in waiting:
-            client = await open_one(address, one)
+        for number in waiting:
+            client = await open_one(door, number)
             held.append(client)
             await client.settle()
 
@@ -136,61 +88,80 @@ async def hold(title: str, address: tuple[str, int], pid: int, who: Sequence[Cre
     try:
         await asyncio.gather(*(come() for _ in range(AT_ONCE)))
         seconds = loop.time() - begun
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(settle)
         used = process.memory_info().rss - before
-        quiet = CpuMeter({title: pid})
-        await asyncio.sleep(QUIET_S)
-        cpu = quiet.spent()[title] / QUIET_S
-        refused = await one_too_many(address, who[limit]) if limit is not None and limit < len(who) else None
+        silence = CpuMeter({door.title: door.pid})
+        await asyncio.sleep(quiet)
+        cpu = silence.spent()[door.title] / quiet
+        refused = await one_too_many(door, connections) if door.limit == connections else None
         asked = held[:: max(1, len(held) // ASKED_AGAIN)]
         kept = await still_there(asked)
-        others = (meter.busy() - meter.spent()[title]) / (loop.time() - begun)
+        others = (meter.busy() - meter.spent()[door.title]) / (loop.time() - begun)
     finally:
         for client in held:
             client.close()
         await asyncio.sleep(0)
-    return Idle(title, len(held), len(held) / seconds, used / len(held), cpu, kept, len(asked), refused, others)
+    return Idle(door.title, len(held), len(held) / seconds, used / len(held), cpu, kept, len(asked), refused, others)
 
 
-async def one_too_many(address: tuple[str, int], who: Credential) -> int:
-    """What the connection after the last one is told."""
-    late = await open_one(address, who)
-    connack = await late.answer()
-    late.close()
-    if not isinstance(connack, p.ConnAck) or not connack.reason:
-        raise BenchFailed(f"one connection too many was answered {connack}")
-    return connack.reason
+async def one_too_many(door: Door, number: int) -> int:
+    """What the connection after the last one is told. Raises BenchFailed when it is let in."""
+    late = await open_one(door, number)
+    try:
+        return await late.refusal()
+    finally:
+        late.close()
 
 
 async def still_there(held: Sequence[Held]) -> int:
     """How many of them are still answered."""
-    for client in held:
-        if not client.lost:
-            client.say(p.PingReq())
-    answers = await asyncio.gather(*(client.answer() for client in held if not client.lost), return_exceptions=True)
-    return sum(isinstance(answer, p.PingResp) for answer in answers)
+    answers = await asyncio.gather(*(client.is_there() for client in held), return_exceptions=True)
+    return sum(answer is True for answer in answers)
 
 
-async def measure_idle(connections: int, folder: Path) -> list[Idle]:
-    """The gateway as it comes and Mosquitto, one after the other. Raises BenchFailed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < connections + SPARE_FILES:
-        raise BenchFailed(f"only {hard} files may be open here: allow more (ulimit -n), or ask for fewer connections")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, connections + SPARE_FILES)), hard))
+async def measure_idle(connections: int, folder: Path, settle: float = SETTLE_S, quiet: float = QUIET_S) -> list[Idle]:
+    """The gateway's two doors, each of a gateway of its own as it comes, and Mosquitto. Raises BenchFailed."""
+    allow_files(connections)
     rows = []
     names = [f"idle{number:05}" for number in range(connections + 1)]
-    async with Gateway(folder / "data", settings={"max_connections": connections}) as gateway:
+    settings = {"max_connections": connections}
+    async with Gateway(folder / "mqtt", settings=settings) as gateway:
         who = [each for chunk in await asyncio.gather(*(gateway.add_devices(names[at::8]) for at in range(8)))
                for each in chunk]  # fmt: skip
-        rows.append(await hold("embedded SQLite", gateway.mqtt, gateway.pid, who, connections))
-    strangers = [Credential(name, name, "-") for name in names[:connections]]
+        door = Door("embedded, MQTT", gateway.mqtt, gateway.pid, lambda number: MqttHeld(who[number]), connections)
+        rows.append(await hold(door, connections, settle, quiet))
+    async with Gateway(folder / "websocket", settings=settings) as gateway:
+        url, token = httpx.URL(gateway.websocket), gateway.token
+        address = (url.host, url.port or 80)
+        door = Door("embedded, WebSocket", address, gateway.pid, lambda _: WebSocketHeld(url, token), connections)
+        rows.append(await hold(door, connections, settle, quiet))
+    program("mosquitto")
+    strangers = [Credential(name, name, "-") for name in names]
     with mosquitto(folder / "mosquitto", f"{MOSQUITTO_SETTINGS}max_connections -1\n") as server:
         assert server.process is not None
-        rows.append(await hold("Mosquitto alone", ("127.0.0.1", server.port), server.process.pid, strangers, None))
+        address, pid = ("127.0.0.1", server.port), server.process.pid
+        door = Door("Mosquitto alone, MQTT", address, pid, lambda number: MqttHeld(strangers[number]), None)
+        rows.append(await hold(door, connections, settle, quiet))
     return rows
 
 
-HEADINGS = ("system", "connections", "connections/s", "KiB each", "CPU when idle", "still answered", "the next one")
+def allow_files(connections: int) -> None:
+    """Let this process and its children open as many files as that takes. Raises BenchFailed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < connections + SPARE_FILES:
+        raise BenchFailed(f"only {hard} files may be open here: allow more (ulimit -n), or ask for fewer connections")
+    wanted = connections + SPARE_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft if soft >= wanted else wanted, hard))
+
+
+def seconds(scale: Scale) -> float:
+    """What this part takes."""
+    return 3 * (SETTLE_S + QUIET_S + 2) + (CONNECTIONS_QUICK if scale.quick else CONNECTIONS) / 250
+
+
+async def idle(scale: Scale, folder: Path) -> Section:
+    """Hold them and show what that cost."""
+    return table(await measure_idle(CONNECTIONS_QUICK if scale.quick else CONNECTIONS, folder))
 
 
 def cells(row: Idle) -> tuple[str, ...]:
@@ -202,22 +173,32 @@ def cells(row: Idle) -> tuple[str, ...]:
         f"{row.bytes_each / 1024:.1f}",
         f"{row.cpu:.1%} of one core",
         f"{row.kept} of {row.asked}",
-        "—" if row.refused is None else f"refused, {row.refused:#04x}",
+        "—"
+        if row.refused is None
+        else f"refused, {row.refused:#04x}"
+        if row.refused < 256
+        else f"refused, {row.refused}",
     )
 
 
-def show_idle(rows: Sequence[Idle], machine: dict[str, str], folder: Path, console: Console) -> None:
-    """Print one table, and keep all figures in the folder."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"idle connections; {machine['cores']} cores, {machine['cpu']}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "system" else "right")
-    for row in rows:
-        table.add_row(*cells(row), style=None if row.kept == row.asked else "red")
-    console.print(table)
+def table(rows: Sequence[Idle]) -> Section:
+    """The gateway's MQTT door, its WebSocket door and the peer, in this order."""
+    figures = {}
+    for name, row in zip(("mqtt", "websocket"), rows, strict=False):
+        figures[f"idle/{name}/mib"] = row.bytes_each * 1000 / 2**20
+        if row.connections >= CONNECTIONS:  # fewer say nothing about as many
+            figures[f"idle/{name}/held"] = row.connections if row.kept == row.asked else 0
+    lost = frozenset(number for number, row in enumerate(rows) if row.kept != row.asked)
     busiest = max(row.others for row in rows)
-    console.print(
-        f"Everything else, the clients of this measurement among it, took up to {busiest:.2f} cores meanwhile."
+    note = f"Everything else, the clients of this measurement among it, took up to {busiest:.2f} cores meanwhile."
+    return Section(
+        "idle",
+        "Idle connections",
+        HEADINGS,
+        tuple(cells(row) for row in rows),
+        (note,),
+        figures,
+        lost,
+        bool(lost),
+        raw=[asdict(row) for row in rows],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"idle-{machine['date']}.json"
-    path.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")

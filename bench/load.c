@@ -2,7 +2,8 @@
  *
  * Open loop (--rate R): messages fall due in groups, one group a tick, whatever the gateway does; latency counts from
  * the moment at which a message fell due, so a stall is charged to every message that had to wait for it.
- * Closed loop (--rate 0): every device keeps --window messages in flight, which finds the ceiling.
+ * Closed loop (--rate 0): every device keeps --window messages in flight, which finds the ceiling; --count N ends it
+ * early, after N messages.
  *
  * Prints {"event":"started","at":NS} when all devices are connected, then one JSON line with the results.
  */
@@ -16,6 +17,7 @@
 #include "socket.h"
 
 #define PACKET_IDS 65535u
+#define MOST_PAD (256u << 10)
 
 struct device {
     struct credential *who;
@@ -36,7 +38,8 @@ static struct {
     const char *host, *port, *devices, *acked;
     const char *suffix;
     double rate, seconds, warmup, drain;
-    unsigned window, tick_us;
+    unsigned window, tick_us, pad;
+    uint64_t count;
     int envelope;
 } want = {.host = "127.0.0.1", .port = "1883", .suffix = "telemetry", .seconds = 10, .warmup = 1, .drain = 20,
           .window = 64, .tick_us = 500};
@@ -128,13 +131,20 @@ static char *put_payload(char *at, const struct device *d, uint64_t due) {
     at = put_number(at, d->next);
     PUT(",\"t\":");
     at = put_number(at, due);
-    PUT(",\"value\":21.5}");
+    PUT(",\"value\":21.5");
+    if (want.pad) {
+        PUT(",\"pad\":\"");
+        memset(at, 'x', want.pad);
+        at += want.pad;
+        PUT("\"");
+    }
+    PUT("}");
     if (want.envelope) *at++ = '}';
     return at;
 }
 
 static void publish(struct device *d, uint64_t due) {
-    char payload[2048];
+    static char payload[2048 + MOST_PAD];
     size_t length = (size_t)(put_payload(payload, d, due) - payload);
     unsigned slot = d->next % PACKET_IDS;
     uint8_t *at = outbox_reserve(&d->out, d->head_length + length + 8);
@@ -195,7 +205,7 @@ static void receive(struct device *d) {
 
 static void fill_window(struct device *d) {
     uint64_t now = now_ns();
-    while (d->in_flight < want.window) publish(d, now);
+    while (d->in_flight < want.window && (!want.count || sent < want.count)) publish(d, now);
     flush(d);
 }
 
@@ -271,7 +281,7 @@ static void run(void) {
     for (;;) {
         int n = epoll_wait(epoll, events, 256, 50);
         uint64_t now = now_ns();
-        int sending = now < until;
+        int sending = now < until && (!want.count || sent < want.count);
         for (int i = 0; i < n; i++) {
             struct device *d = events[i].data.ptr;
             if (!d) {
@@ -315,6 +325,7 @@ int main(int argc, char **argv) {
         {"host", 1, 0, 'h'},   {"port", 1, 0, 'p'},   {"devices", 1, 0, 'd'}, {"acked", 1, 0, 'a'},
         {"rate", 1, 0, 'r'},   {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'}, {"warmup", 1, 0, 'u'},
         {"format", 1, 0, 'f'}, {"tick-us", 1, 0, 't'}, {"suffix", 1, 0, 'x'}, {"drain", 1, 0, 'y'},
+        {"pad", 1, 0, 'b'},    {"count", 1, 0, 'n'},
         {0, 0, 0, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -329,11 +340,14 @@ int main(int argc, char **argv) {
         case 'f': want.envelope = !strcmp(optarg, "envelope"); break;
         case 't': want.tick_us = (unsigned)atoi(optarg); break;
         case 'x': want.suffix = optarg; break;
+        case 'b': want.pad = (unsigned)atoi(optarg); break;
+        case 'n': want.count = strtoull(optarg, NULL, 10); break;
         case 'y': want.drain = atof(optarg); break;
         default: die("usage: load --devices FILE [--host H --port P --rate R --window W --seconds S ...]", NULL);
         }
     }
     if (!want.devices) die("--devices FILE is missing", NULL);
+    if (want.pad > MOST_PAD) die("--pad must be at most 262144", NULL);
     if (!want.window || want.window >= PACKET_IDS) die("--window must be 1 to 65534", NULL);
     prctl(PR_SET_TIMERSLACK, 1ul);
     prctl(PR_SET_PDEATHSIG, 15ul);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -24,9 +25,23 @@ def describe() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "iotsphere": f"{iotsphere.__version__} ({_output('git', 'describe', '--always', '--dirty')})",
-        "redis": _output("redis-server", "--version"),
+        "redis": _output("redis-server", "--version").partition(" sha")[0],
         "mosquitto": _output("mosquitto", "-h").partition("\n")[0],
+        "nats": _output("nats-server", "--version"),
+        "rabbitmq": _rabbitmq(),
+        "aedes": _npm_version("aedes"),
     }
+
+
+def _rabbitmq() -> str:
+    version = _output("dpkg-query", "--show", "--showformat=${Version}", "rabbitmq-server")
+    return f"RabbitMQ {version.partition('-')[0]}" if version else ""
+
+
+def _npm_version(package: str) -> str:
+    """The version that is installed for the benchmark."""
+    facts = Path(__file__).parent / "aedes" / "node_modules" / package / "package.json"
+    return f"{package} {json.loads(facts.read_text())['version']}" if facts.exists() else ""
 
 
 def _cpu_model() -> str:
@@ -40,7 +55,7 @@ def _output(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except FileNotFoundError:
-        return "not installed"
+        return ""
     return done.stdout.strip()
 
 

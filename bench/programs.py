@@ -6,13 +6,15 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.servers import die_with_parent
+
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / ".build"
-HEADERS = ("measure.h", "socket.h", "json.h")
+HEADERS = ("measure.h", "socket.h", "json.h", "check.h", "doors.h")
 
 
 class BenchFailed(RuntimeError):
@@ -48,8 +50,15 @@ class Program:
     async def start(cls, name: str, arguments: Sequence[str]) -> Program:
         """Build it if needed, and start it."""
         path = await asyncio.to_thread(build, name)
+        return await cls.run([str(path), *arguments], name)
+
+    @classmethod
+    async def run(cls, command: Sequence[str], name: str, environment: Mapping[str, str] | None = None) -> Program:
+        """Start what needs no building; it dies with us."""
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(str(path), *arguments, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, preexec_fn=die_with_parent
+        )
         return cls(process, name)
 
     @property

@@ -1,4 +1,4 @@
-"""The results as a table on the terminal, as JSON in a file, and as a section of the documentation."""
+"""The rows of all systems as tables, the round as JSON in a file, and its section of the documentation."""
 
 from __future__ import annotations
 
@@ -6,58 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from .run import Result
-from .scenarios import Scenario
+from .scenarios import CEILING, Scenario
+from .section import Section, disturbance, percentiles
 
-DISTURBED = 0.25  # of one core
 BEGIN = "<!-- begin of what `make bench` writes -->"
 END = "<!-- end of what `make bench` writes -->"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One scenario under one load: its runs, the middle one first to be shown."""
-
-    scenario: Scenario
-    load: str
-    runs: tuple[Result, ...]
-
-    @property
-    def middle(self) -> Result:
-        """The run with the median figure: of the rate at the ceiling, of the 99th percentile at a given rate."""
-        paced = self.scenario.loads[self.load].rate > 0
-        order = sorted(self.runs, key=lambda run: run.delivery["p99"] if paced else run.rate)
-        return order[len(order) // 2]
-
-    def cells(self) -> tuple[str, ...]:
-        """The row as texts."""
-        run = self.middle
-        rates = [each.rate for each in self.runs]
-        spread = (
-            f" ({min(rates):,.0f}–{max(rates):,.0f})"
-            if len(rates) > 1 and not self.scenario.loads[self.load].rate
-            else ""
-        )
-        faults = [sum(getattr(each, kind) for each in self.runs) for kind in ("lost", "reordered", "duplicated")]
-        return (
-            self.scenario.title,
-            self.load,
-            f"{run.rate:,.0f}{spread}",
-            _times(run.puback),
-            _times(run.delivery),
-            " · ".join(
-                f"{name} {1e6 * used / run.delivered:.1f} ({used / run.seconds:.0%})" for name, used in run.cpu.items()
-            ),
-            " / ".join(str(count) for count in faults),
-        )
-
-
 HEADINGS = (
     "system",
     "load",
@@ -69,92 +26,135 @@ HEADINGS = (
 )
 
 
-def _times(times: dict[str, float]) -> str:
-    return " / ".join(_short(times[name]) for name in ("p50", "p99", "p999"))
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One scenario under one load: its runs, one a round."""
+
+    scenario: Scenario
+    load: str
+    runs: tuple[Result, ...]
+
+    @property
+    def middle(self) -> Result:
+        """The run with the median figure: of the rate at the ceiling, of the 99th percentile at a given rate."""
+        order = sorted(self.runs, key=lambda run: run.delivery["p99"] if self.is_paced else run.rate)
+        return order[len(order) // 2]
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether messages fell due by the clock, so that the times are worth comparing and the rate is not."""
+        return self.scenario.loads[self.load].rate > 0 and self.load != CEILING
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no run lost, reordered, repeated or invented a message."""
+        return all(run.is_clean for run in self.runs)
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts."""
+        run = self.middle
+        rates = [each.rate for each in self.runs]
+        spread = f" ({min(rates):,.0f}–{max(rates):,.0f})" if len(rates) > 1 and not self.is_paced else ""
+        return (
+            self.scenario.title,
+            self.load,
+            f"{run.rate:,.0f}{spread}",
+            percentiles(run.puback),
+            percentiles(run.delivery),
+            costs(run),
+            faults(self.runs),
+        )
 
 
-def _short(milliseconds: float) -> str:
-    return (
-        f"{milliseconds:.2f}"
-        if milliseconds < 1
-        else f"{milliseconds:.1f}"
-        if milliseconds < 100
-        else f"{milliseconds:.0f}"
+def costs(run: Result) -> str:
+    """What each process cost, for a message delivered and as a share of one core."""
+    return " · ".join(
+        f"{name} {1e6 * used / run.delivered:.1f} ({used / run.seconds:.0%})" for name, used in run.cpu.items()
     )
 
 
-def show(rows: Sequence[Row], machine: dict[str, str], console: Console) -> None:
-    """Print one table."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"{machine['cores']} cores, {machine['cpu']}")
-    for heading in HEADINGS:
-        table.add_column(
-            heading, justify="left" if heading in ("system", "load", "CPU µs a message (of one core)") else "right"
-        )
-    previous = None
-    for row in rows:
-        title, *cells = row.cells()
-        if previous is row.scenario:
-            title = ""
-        elif previous is not None:
-            table.add_section()
-        previous = row.scenario
-        table.add_row(title, *cells, style=None if all(run.is_clean for run in row.runs) else "red")
-    console.print(table)
-    for sentence in conclusions(rows):
-        console.print(sentence)
+def faults(runs: Sequence[Result]) -> str:
+    """What went wrong over all runs."""
+    return " / ".join(str(sum(getattr(run, kind) for run in runs)) for kind in ("lost", "reordered", "duplicated"))
 
 
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """Each ceiling as a ratio of the peer's in the same round, and whether other work disturbed the round."""
-    ceilings = {row.scenario.name: row for row in rows if row.load == "ceiling"}
-    peers = [row for row in ceilings.values() if row.scenario.is_peer]
-    ratios = [
-        f"{row.scenario.title}: {row.middle.rate / peer.middle.rate:.2f} × the ceiling of {peer.scenario.title}"
-        for peer in peers
-        for row in ceilings.values()
-        if not row.scenario.is_peer
-    ]
-    others = [run.others / run.seconds for row in rows for run in row.runs]
-    if max(others, default=0) > DISTURBED:
-        mean = sum(others) / len(others)
-        ratios.append(
-            f"Other work took {mean:.2f} cores on average ({max(others):.2f} at most) while this was measured: "
-            "the rates are too low, the times too long."
-        )
-    return ratios
-
-
-def as_json(rows: Sequence[Row], machine: dict[str, str]) -> dict[str, Any]:
-    """Everything that was measured."""
-    return {
-        "machine": machine,
-        "rows": [
+def systems(rows: Sequence[Row], left_out: Sequence[str] = ()) -> Section:
+    """The table of all systems. ``left_out``: a sentence for each peer that could not be had."""
+    cells = []
+    for number, row in enumerate(rows):
+        title, *rest = row.cells()
+        again = number and rows[number - 1].scenario is row.scenario
+        cells.append(("″" if again else title, *rest))
+    faulty = frozenset(number for number, row in enumerate(rows) if not row.is_clean)
+    figures = {f"{row.scenario.name}/{row.load}/{name}": row.middle.delivery[name]
+               for row in rows for name in ("p50", "p99")}  # fmt: skip
+    figures |= {f"{row.scenario.name}/{row.load}/rate": row.middle.rate for row in rows}
+    own = [run for row in rows if not row.scenario.is_peer for run in row.runs]
+    return Section(
+        "systems",
+        "Devices to one client",
+        HEADINGS,
+        tuple(cells),
+        tuple(left_out),
+        figures | ({"faults": sum(total_faults(run) for run in own)} if own else {}),
+        faulty,
+        failed=any(not run.is_clean for run in own),
+        others=tuple(run.others / run.seconds for row in rows for run in row.runs),
+        raw=[
             {"scenario": row.scenario.name, "load": row.load, "runs": [run.as_json() for run in row.runs]}
             for row in rows
         ],
-    }
+    )
 
 
-def save(rows: Sequence[Row], machine: dict[str, str], folder: Path) -> Path:
+def total_faults(run: Result) -> int:
+    """Messages lost, reordered, repeated or invented."""
+    return run.lost + run.reordered + run.duplicated + run.phantom
+
+
+def ratios(rows: Sequence[Row]) -> Section:
+    """Each ceiling of the gateway as a multiple of each peer's.
+
+    Machines drift, so a ratio is taken within each round, and the median of these is shown with the least and the most.
+    """
+    ceilings = {row.scenario.name: row for row in rows if row.load == CEILING}
+    peers = [row for row in ceilings.values() if row.scenario.is_peer]
+    cells, figures = [], {}
+    for row in ceilings.values():
+        if row.scenario.is_peer:
+            continue
+        texts = [row.scenario.title]
+        for peer in peers:
+            each = [ours.rate / theirs.rate for ours, theirs in zip(row.runs, peer.runs, strict=False)]
+            figures[f"{row.scenario.name}/{peer.scenario.name}"] = median(each)
+            spread = f" ({min(each):.2f}–{max(each):.2f})" if len(each) > 1 else ""
+            texts.append(f"{median(each):.2f}{spread}")
+        cells.append(tuple(texts))
+    headings = ("ceiling, as a multiple of", *(peer.scenario.title for peer in peers))
+    return Section("ratios", "Ratios from one round", headings, tuple(cells), figures=figures)
+
+
+def save(sections: Sequence[Section], machine: dict[str, str], folder: Path) -> Path:
     """Write the JSON into the folder, under the date and the version; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     version = machine["iotsphere"].partition("(")[2].rstrip(")") or "unknown"
     path = folder / f"{machine['date']}-{version}.json"
-    path.write_text(json.dumps(as_json(rows, machine), indent=1) + "\n")
+    everything: dict[str, Any] = {"machine": machine}
+    everything |= {section.name: {"figures": dict(section.figures), "raw": section.raw} for section in sections}
+    path.write_text(json.dumps(everything, indent=1) + "\n")
     return path
 
 
-def as_markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
-    """The section for the documentation."""
-    facts = (
-        f"{machine['date']}, {machine['cores']} cores ({machine['cpu']}), {machine['memory']}, Linux {machine['kernel']}, "
-        f"Python {machine['python']}, {machine['redis'].partition(' sha')[0]}, {machine['mosquitto']}, "
-        f"IoTSphere {machine['iotsphere']}; {max(len(row.runs) for row in rows)} run(s) a row."
+def as_markdown(sections: Sequence[Section], machine: dict[str, str]) -> str:
+    """What goes between the marks of the page."""
+    software = ", ".join(
+        machine[name] for name in ("redis", "mosquitto", "nats", "aedes", "rabbitmq") if machine.get(name)
     )
-    lines = [facts, "", f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
-    lines += [f"| {' | '.join(row.cells())} |" for row in rows]
-    lines += ["", *(f"- {sentence}" for sentence in conclusions(rows))]
-    return "\n".join(lines)
+    facts = (
+        f"{machine['date']}, {machine['cores']} cores ({machine['cpu']}), {machine['memory']}, "
+        f"Linux {machine['kernel']}, Python {machine['python']}, {software}, IoTSphere {machine['iotsphere']}."
+    )
+    return "\n\n".join([facts, *disturbance(sections), *(section.markdown() for section in sections)])
 
 
 def write_docs(text: str, page: Path) -> None:

@@ -1,8 +1,7 @@
-"""What is measured: the gateway on each of its logs, and a broker alone to compare with."""
+"""What is measured: the gateway on each of its logs."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -10,8 +9,11 @@ from pathlib import Path
 
 import httpx
 
+from iotsphere.drivers.clock import SystemClock
+from iotsphere.drivers.redis.log import RedisMessagingDriver
+from iotsphere.entities.channel import ChannelSpec
 from tests.support.gateway import Credential, Gateway
-from tests.support.servers import mosquitto, redis
+from tests.support.servers import redis
 
 from .programs import BenchFailed
 
@@ -25,6 +27,13 @@ class Subject:
     credentials: tuple[Credential, ...]
     pids: Mapping[str, int]
     gateway: Gateway | None = None
+
+    @property
+    def running(self) -> Gateway:
+        """The gateway. Raises BenchFailed where there is none, as in a peer."""
+        if self.gateway is None:
+            raise BenchFailed("this is no gateway")
+        return self.gateway
 
     async def check_ledger(self, accepted: int) -> None:
         """Ask the gateway's ledger: it must have accepted exactly so many messages, and account for each of them."""
@@ -42,17 +51,23 @@ class Subject:
 Starter = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 
 
-def iotsphere_on_redis(appendfsync: str, durability: str) -> Starter:
-    """The gateway over a Redis with its append-only file, everything else as it comes."""
+def iotsphere_on_redis(appendfsync: str, durability: str, partitions: int | None = None) -> Starter:
+    """The gateway over a Redis with its append-only file, everything else as it comes.
+
+    ``partitions``: of the channel for telemetry, which is made beforehand and keeps them.
+    """
 
     @asynccontextmanager
     async def start(folder: Path, devices: int) -> AsyncGenerator[Subject]:
         with redis(folder / "redis", options={"appendfsync": appendfsync}) as server:
             assert server.process is not None
             url = f"redis://127.0.0.1:{server.port}/0"
+            if partitions is not None:
+                async with RedisMessagingDriver(url, SystemClock(), durability) as log:
+                    await log.ensure("iotsphere", {"telemetry": ChannelSpec(partitions)})
             settings = {"durability": durability}
             async with Gateway(folder / "data", log=url, settings=settings) as gateway:
-                yield await _subject(gateway, devices, {"redis": server.process.pid})
+                yield await subject_of(gateway, devices, {"redis": server.process.pid})
 
     return start
 
@@ -63,35 +78,29 @@ def iotsphere_embedded() -> Starter:
     @asynccontextmanager
     async def start(folder: Path, devices: int) -> AsyncGenerator[Subject]:
         async with Gateway(folder / "data") as gateway:
-            yield await _subject(gateway, devices, {})
+            yield await subject_of(gateway, devices, {})
 
     return start
 
 
-async def _subject(gateway: Gateway, devices: int, others: Mapping[str, int]) -> Subject:
-    credentials = await gateway.add_devices([f"bench{number:03}" for number in range(devices)])
-    url = httpx.URL(gateway.websocket)
-    listener = ("--host", url.host, "--port", str(url.port), "--path", url.raw_path.decode(), "--token", gateway.token)
+async def subject_of(gateway: Gateway, devices: int, others: Mapping[str, int]) -> Subject:
+    """A running gateway as a subject, with so many devices registered."""
+    credentials = await gateway.add_devices(names(devices))
+    listener = door(gateway.websocket, gateway.token)
     return Subject(gateway.mqtt, listener, tuple(credentials), {"gateway": gateway.pid, **others}, gateway)
 
 
-MOSQUITTO_SETTINGS = """\
-allow_anonymous true
-set_tcp_nodelay true
-max_inflight_messages 0
-max_queued_messages 0
-persistence false
-"""
+def door(websocket: str, token: str) -> tuple[str, ...]:
+    """The words that lead a listener to a WebSocket door of the gateway."""
+    url = httpx.URL(websocket)
+    return ("--host", url.host, "--port", str(url.port), "--path", url.raw_path.decode(), "--token", token)
 
 
-@asynccontextmanager
-async def mosquitto_alone(folder: Path, devices: int) -> AsyncGenerator[Subject]:
-    """A broker without accounts, checks or a disk: QoS 1 in, QoS 1 out to an MQTT subscriber."""
-    if shutil.which("mosquitto", path="/usr/bin:/usr/sbin") is None:
-        raise BenchFailed("mosquitto is not installed")
-    with mosquitto(folder / "mosquitto", MOSQUITTO_SETTINGS) as server:
-        assert server.process is not None
-        credentials = tuple(Credential(f"bench{number:03}", "-", "-") for number in range(devices))
-        address = ("127.0.0.1", server.port)
-        listener = ("--mqtt", "--host", address[0], "--port", str(address[1]))
-        yield Subject(address, listener, credentials, {"mosquitto": server.process.pid})
+def names(devices: int) -> list[str]:
+    """The ids of the devices that publish."""
+    return [f"bench{number:04}" for number in range(devices)]
+
+
+def strangers(devices: int) -> tuple[Credential, ...]:
+    """The same devices for a broker that knows no accounts."""
+    return tuple(Credential(name, "-", "-") for name in names(devices))

