@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -25,7 +26,7 @@ COMMANDS = (
     "up", "run", "token", "publish", "tail", "ledger", "trace", "device add", "device list", "device remove",
     "dead-letters list", "dead-letters show", "dead-letters redrive", "dead-letters discard",
     "shadow get", "shadow set", "shadow delete", "shadow history",
-    "command send", "command show", "command cancel", "command list", "spark",
+    "command send", "command show", "command cancel", "command list", "spark", "console",
 )  # fmt: skip
 
 
@@ -201,3 +202,13 @@ async def test_a_port_in_use_is_named(gateway: Gateway, tmp_path: Path) -> None:
 async def test_bad_words_are_refused_with_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
     told = await iotsphere_command(*words, "--data", str(tmp_path), expect=2)
     assert told.startswith("request_invalid: ")
+
+
+async def test_a_link_to_the_console_signs_in_once(gateway: Gateway) -> None:
+    link = (await iotsphere_command("console", "--user", "ann", "--data", str(gateway.data))).strip()
+    address, _, code = link.partition("#/sign-in/")
+    assert address == f"{gateway.http}/"
+    async with httpx.AsyncClient(base_url=gateway.http, trust_env=False) as anybody:
+        made = await anybody.post("/api/v1/session", headers={"authorization": f"Code {code}"})
+        assert (made.status_code, made.json()["subject"]) == (201, "user:ann")
+        assert (await anybody.post("/api/v1/session", headers={"authorization": f"Code {code}"})).status_code == 401

@@ -47,7 +47,12 @@ class Network:
         end = socket.socket()
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
         end.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(end, ("127.0.0.1", self.target))
+        try:
+            await asyncio.get_running_loop().sock_connect(end, ("127.0.0.1", self.target))
+        except OSError:  # the gateway is down
+            end.close()
+            writer.transport.abort()
+            return
         far_reader, far_writer = await asyncio.open_connection(sock=end, limit=SMALL_BUFFER)
         self._writers |= {writer, far_writer}
         for work in (self._pass(reader, far_writer, False), self._pass(far_reader, writer, True)):

@@ -207,6 +207,7 @@ async def test_w2_origins_that_the_websocket_door_does_not_admit_are_told(tmp_pa
         await page.click("button.primary")
         await expect(page.locator(".notice.bad")).to_contain_text("IOTSPHERE_WEBSOCKET_ORIGINS")
         await expect(page.get_by_text("No device is registered yet.")).to_be_visible()
+        await page.close()
         strict.forgive("WebSocket connection")
         await strict.check()
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import orjson
 
 from iotsphere.adapters.edge import Edge
+from iotsphere.adapters.notices import presence_record
 from iotsphere.adapters.poison import poison_letters
 from iotsphere.adapters.redrive import DeadLetterFormat
 from iotsphere.adapters.values import pack_values, unpack_values
@@ -27,6 +28,7 @@ from iotsphere.use_cases.history import History
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.ledger import Ledger
 from iotsphere.use_cases.publish import MessagePublishUseCase
+from iotsphere.use_cases.session.presence import State as Presence
 from iotsphere.use_cases.trace import Trace
 from tests.support.identity import Identity
 
@@ -73,6 +75,14 @@ class Rooms(Identity):
         await self.catch_up()
         self.clock.advance(1)
         return entry
+
+    async def come_online(self, domain: str, device_id: str) -> Record:
+        """Tell that a device has connected."""
+        state = Presence(state="online", since=self.clock.now(), epoch=1, node="tests", reason="connected")
+        record = presence_record(self.edge, domain, device_id, state, self.clock.now())
+        await self.publish([record])
+        await self.catch_up()
+        return record
 
     async def refuse(self, topic: str, payload: bytes, principal: Principal | None = None) -> Record:
         """Publish what the edge refuses; returns the dead letter's record."""

@@ -77,7 +77,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
         ${edited
           ? html`<form class="row" @submit=${saveOne}>
               <input class="mono ${editing.problem ? "invalid" : ""}" aria-label="Desired ${text.slice(1)}" .value=${editing.text}
-                @input=${(event) => (editing.text = event.target.value)} @keydown=${escape} autofocus />
+                @input=${(event) => (editing.text = event.target.value)} @keydown=${escape} />
               <button class="button small primary">Save</button>
             </form>${editing.problem ? html`<p class="problem" role="alert">${editing.problem}</p>` : ""}`
           : html`<button class="cell" ?disabled=${Boolean(past)} title="Change what is desired" @click=${() => editOne(path, shown)}>

@@ -76,7 +76,7 @@ export class Chart {
           ],
           series: [
             {},
-            { stroke: line, width: 2, fill: line.replace("rgb(", "rgba(").replace(")", ", 0.09)"), points: { show: false }, spanGaps: false },
+            { stroke: line, width: 2, fill: line.replace("rgb(", "rgba(").replace(")", ", 0.09)"), points: { show: false }, gaps: silences },
           ],
         },
         [series.times, series.values],
@@ -111,6 +111,17 @@ export class Chart {
       this.#plot.setScale("x", { min: from, max: to });
     });
   }
+}
+
+/** Where nothing came for much longer than usual, the line is broken: nobody measured what lies between. */
+function silences(plot, _, first, last) {
+  const [times] = plot.data;
+  const usual = (times[last] - times[first]) / Math.max(1, last - first);
+  const found = [];
+  for (let i = first + 1; i <= last; i += 1)
+    if (times[i] - times[i - 1] > Math.max(5, usual * 8))
+      found.push([times[i - 1], times[i]].map((time) => Math.round(plot.valToPos(time, "x", true))));
+  return found;
 }
 
 function padded(low, high, floor) {

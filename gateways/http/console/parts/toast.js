@@ -6,7 +6,7 @@ const MAX = 4;
 export function toast(text, kind = "ok") {
   const root = document.getElementById("toasts");
   const line = document.createElement("div");
-  line.className = `toast ${kind}`;
+  line.className = kind === "ok" ? "toast" : `toast ${kind}`;
   line.textContent = text;
   root.append(line);
   while (root.children.length > MAX) root.firstElementChild.remove();
