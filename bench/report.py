@@ -89,6 +89,8 @@ def systems(rows: Sequence[Row], left_out: Sequence[str] = ()) -> Section:
     figures = {f"{row.scenario.name}/{row.load}/{name}": row.middle.delivery[name]
                for row in rows for name in ("p50", "p99")}  # fmt: skip
     figures |= {f"{row.scenario.name}/{row.load}/rate": row.middle.rate for row in rows}
+    figures |= {f"{row.scenario.name}/{row.load}/redis": 1e6 * row.middle.cpu["redis"] / row.middle.acked
+                for row in rows if "redis" in row.middle.cpu}  # fmt: skip
     own = [run for row in rows if not row.scenario.is_peer for run in row.runs]
     return Section(
         "systems",
