@@ -1,4 +1,4 @@
-"""One gateway and one browser for each module of these tests; a process or a page for each test."""
+"""One gateway and one browser for all of these tests; a process or a page for each test."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tests.js_client.engines import Chromium, Engine, Node, browser, page_server
 from tests.support.gateway import Gateway
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     async with Gateway(tmp_path_factory.mktemp("js-client") / "data") as running:
         await running.add_devices(["d1", "d2"])
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     async with browser() as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def page_address() -> AsyncIterator[str]:
     async with page_server() as address:
         yield address
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def node() -> AsyncIterator[Node]:
     engine = await Node.start()
     yield engine
@@ -48,13 +48,13 @@ async def opened_page(chromium: Browser, address: str) -> AsyncIterator[Chromium
     await context.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(chromium: Browser, page_address: str) -> AsyncIterator[Chromium]:
     async with opened_page(chromium, page_address) as engine:
         yield engine
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=["node", "chromium"])
+@pytest_asyncio.fixture(loop_scope="session", params=["node", "chromium"])
 async def engine(request: pytest.FixtureRequest, chromium: Browser, page_address: str) -> AsyncIterator[Engine]:
     """Each of both."""
     if request.param == "chromium":

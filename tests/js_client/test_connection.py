@@ -15,7 +15,7 @@ from tests.support.gateway import Gateway
 from tests.support.proxy import FaultyProxy, faulty_proxy
 from tests.use_cases.stage import soon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CONNECT = """
 g.client = lib.connect(given.url, { token: given.token, backoff: { min: 20, max: 200 }, storage: g.storage });

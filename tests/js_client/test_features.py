@@ -7,7 +7,7 @@ import pytest
 from tests.js_client.engines import Engine
 from tests.support.gateway import Gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CONNECT = """
 g.client = lib.connect(given.url, { token: given.token, backoff: { min: 20, max: 200 } });

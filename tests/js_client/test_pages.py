@@ -8,7 +8,7 @@ from tests.js_client.engines import Chromium, Engine
 from tests.js_client.test_connection import proxied
 from tests.support.gateway import Gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # A headless browser never hides a page, so the page is made to believe it.
 CONNECT = """
@@ -54,7 +54,7 @@ async def test_b11_page_that_was_hidden_gets_one_snapshot(page: Chromium, gatewa
     assert got["hidden"] == [20, 2]
     assert got["values"] == list(range(1980, 2000))
     assert got["whole"] == [n for n in range(2000) if n % 20 < 2]
-    assert (got["modes"], got["wholeModes"]) == (["paused", "snapshot"], ["paused"])
+    assert (got["modes"], got["wholeModes"]) == (["paused", "snapshot"], ["paused", "live"])
     assert (got["meanwhile"], got["always"]) == ("paused", 202)
     assert page.errors == []
 
@@ -128,6 +128,38 @@ async def test_past_is_played_up_to_a_present_without_a_gap(engine: Engine, gate
         "paused",
         "live",
     ]
+
+
+async def test_last_of_many_turns_counts(engine: Engine, gateway: Gateway) -> None:
+    topic = f"iotsphere/devices/d2/telemetry/turns-{engine.name}"
+    got = await engine.run(
+        """
+        const client = lib.connect(given.url, { token: given.token });
+        await client.opened();
+        const from = Date.now() - 60_000;
+        const subscription = client.subscribe(given.topic);
+        const { message, clock } = g.record(subscription, "message", "clock");
+        for (let n = 0; n < 5; n++) {
+          subscription.rewind({ from, speed: 1 });
+          subscription.play(0);
+          subscription.live();
+          subscription.rewind({ from, speed: 3 });
+          subscription.play(0);
+        }
+        await subscription.ready();
+        await g.until(() => subscription.clock?.state === "paused");
+        subscription.live();
+        await subscription.ready();
+        await client.publish(given.topic, 1);
+        await g.until(() => message.length === 1);
+        await client.close();
+        return g.values(message);
+        """,
+        url=gateway.websocket,
+        token=gateway.token,
+        topic=topic,
+    )
+    assert got == [1]
 
 
 async def test_rewind_goes_on_after_a_lost_connection(engine: Engine, gateway: Gateway) -> None:

@@ -219,6 +219,35 @@ var Connection = class {
   }
 };
 
+// src/deadline.ts
+function within({ signal, timeout }, usual, begin) {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason);
+    const ms = timeout ?? usual;
+    let withdraw;
+    let timer;
+    let settled = false;
+    const over = () => {
+      settled = true;
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", aborted);
+      withdraw?.();
+    };
+    const give = (value) => (over(), resolve(value));
+    const fail = (error) => (over(), reject(error));
+    const aborted = () => fail(signal.reason);
+    signal?.addEventListener("abort", aborted);
+    if (ms !== Infinity)
+      timer = setTimeout(() => fail(new IotSphereError("timeout", `no answer within ${ms} ms`, true)), ms);
+    try {
+      withdraw = begin(give, fail);
+      if (settled) withdraw();
+    } catch (error) {
+      fail(error);
+    }
+  });
+}
+
 // src/events.ts
 var Events = class extends EventTarget {
   /** @internal */
@@ -359,8 +388,41 @@ var Outbox = class {
 };
 var full = (why) => new IotSphereError("outbox_full", `the outbox is full: ${why}`, true);
 
+// src/bookmark.ts
+var Bookmark = class {
+  tail;
+  taken;
+  #storage;
+  #key;
+  constructor(name, storage) {
+    this.#storage = storage;
+    this.#key = name && `iotsphere.cursor.${name}`;
+    this.tail = this.taken = this.#key && storage?.getItem(this.#key) || null;
+  }
+  /** The page has finished with what this cursor stands after. */
+  take(cursor, keep) {
+    this.taken = cursor;
+    if (keep && this.#key) this.#storage?.setItem(this.#key, cursor);
+  }
+};
+
+// src/quality.ts
+var HIDDEN = quality("paused", "nobody sees the page");
+var SNAPSHOT = quality("snapshot", "what came while the page was hidden is left out");
+var SLOW = quality("behind", "this page takes less than comes: the rest is in the gateway's log");
+var RESUMED = quality("live", "messages are fetched again, from where they were left");
+var replaced = (count) => quality("latest", "this page takes less than comes", 0, count);
+function lagging({ policy, behind, superseded }) {
+  const [lag, gone] = [behind, superseded];
+  if (lag === 0) return quality("live", "caught up", 0, gone);
+  const why = "messages come faster than they are taken: ";
+  return policy === "latest" ? quality("latest", `${why}only the newest of each topic is sent`, lag, gone) : quality("behind", `${why}the gateway keeps the rest in its log`, lag, gone);
+}
+function quality(mode, reason, behind = 0, superseded = 0) {
+  return { mode, reason, behind, superseded };
+}
+
 // src/unread.ts
-var lastCursor = (items) => items.findLast((item) => item.cursor)?.cursor ?? null;
 var Unread = class {
   #items = [];
   #head = 0;
@@ -431,52 +493,127 @@ var Unread = class {
   }
 };
 
+// src/stream.ts
+var lastCursor = (items) => items.findLast((item) => item.cursor)?.cursor ?? null;
+var Stream = class extends Events {
+  /** @internal */
+  _unread;
+  #iterated = false;
+  #listened = false;
+  #over = false;
+  #error;
+  /** @internal */
+  constructor(buffer) {
+    super();
+    this._unread = new Unread(buffer);
+  }
+  addEventListener(type, listener, options) {
+    super.addEventListener(type, listener, options);
+    if (type !== "message" && type !== "messages") return;
+    this.#listened = true;
+    const early = this.#iterated ? [] : this._unread.all();
+    if (early.length)
+      queueMicrotask(() => {
+        this.#tell(early.map((item) => item.message));
+        this._took(lastCursor(early));
+      });
+  }
+  /** One message after the other. Leaving the loop closes the subscription. */
+  async *[Symbol.asyncIterator]() {
+    try {
+      while (await this.#more()) {
+        const item = this._unread.next();
+        yield item.message;
+        this._took(item.cursor);
+      }
+    } finally {
+      await this.close();
+    }
+  }
+  /** All that is there, at once. Leaving the loop closes the subscription. */
+  async *batches() {
+    try {
+      while (await this.#more()) {
+        const items = this._unread.all();
+        yield items.map((item) => item.message);
+        this._took(lastCursor(items));
+      }
+    } finally {
+      await this.close();
+    }
+  }
+  /** Messages came. With `latest`, a buffer that is full keeps the newest of each topic. @internal */
+  _receive(messages, cursor, latest) {
+    if (this.#iterated || !this.#listened) {
+      const superseded = this._unread.put(messages, cursor, latest);
+      if (superseded) this._emit("quality", replaced(superseded));
+    }
+    if (!this.#listened) return;
+    this.#tell(messages);
+    if (!this.#iterated) this._took(cursor);
+  }
+  /** Nothing more comes. @internal */
+  _over(error) {
+    this.#over = true;
+    this.#error = error;
+    this._unread.end();
+  }
+  #tell(messages) {
+    this._emit("messages", messages);
+    for (const message of messages) this._emit("message", message);
+  }
+  /** Wait for something unread; false at the end. Throws what ended it. */
+  async #more() {
+    this.#iterated = true;
+    if (!this._unread.length && !this.#over) await this._unread.arrival();
+    if (this._unread.length) return true;
+    if (this.#error) throw this.#error;
+    return false;
+  }
+};
+
 // src/subscription.ts
 var PAUSE2 = 1e3;
 var ignore = () => {
 };
-var startText = (from) => typeof from === "number" || from instanceof Date ? timeText(from) : from;
-var Subscription = class extends Events {
+var Subscription = class extends Stream {
   filters;
   state = "pending";
-  /** Resumes right after what was taken: after the last event, or what the iteration has finished with. */
-  cursor = null;
   /** Of a rewind. */
   clock = null;
   #client;
   #options;
-  #storage;
+  #bookmark;
   #from;
   #speed;
-  #tail = null;
-  // the cursor of what came last, taken or not
   #name = null;
   #round = 0;
   // answers to earlier rounds are late
   #pauses = /* @__PURE__ */ new Set();
+  #paused = false;
+  // and the page was told so
   #snapshot = false;
   #error;
   #retry;
   #life = new AbortController();
-  #unread;
-  #iterated = false;
-  #pushed = false;
   /** @internal */
   constructor(client, filters, options, storage) {
-    super();
+    super(options.buffer ?? 1e3);
     this.#client = client;
     this.filters = filters;
     this.#options = options;
-    this.#storage = storage;
-    this.#from = startText(options.from ?? "live");
+    this.#bookmark = new Bookmark(options.resume, storage);
+    this.#from = timeText(options.from ?? "live");
     this.#speed = options.speed;
-    this.#unread = new Unread(options.buffer ?? 1e3);
-    this.#tail = this.cursor = this.#key && this.#storage?.getItem(this.#key) || null;
     const { signal } = options;
     if (signal?.aborted) this.#pauses.add("aborted");
     const abort = () => this._end(signal.reason);
     if (signal?.aborted) queueMicrotask(abort);
     else signal?.addEventListener("abort", abort, { signal: this.#life.signal });
+  }
+  /** Resumes right after what was taken: after the last event, or what the iteration has finished with. */
+  get cursor() {
+    return this.#bookmark.taken;
   }
   // -- for the page --------------------------------------------------------------------------------------------------
   /** Resolves once the gateway has accepted it; rejects when it was refused. */
@@ -492,44 +629,9 @@ var Subscription = class extends Events {
       look();
     });
   }
-  addEventListener(type, listener, options) {
-    super.addEventListener(type, listener, options);
-    if (type !== "message" && type !== "messages") return;
-    this.#pushed = true;
-    const early = this.#iterated ? [] : this.#unread.all();
-    if (early.length)
-      queueMicrotask(() => {
-        this.#tellMessages(early.map((item) => item.message));
-        this.#took(lastCursor(early));
-      });
-  }
-  /** One message after the other. Leaving the loop closes the subscription. */
-  async *[Symbol.asyncIterator]() {
-    try {
-      while (await this.#more()) {
-        const item = this.#unread.next();
-        yield item.message;
-        this.#took(item.cursor);
-      }
-    } finally {
-      await this.close();
-    }
-  }
-  /** All that is there, at once. Leaving the loop closes the subscription. */
-  async *batches() {
-    try {
-      while (await this.#more()) {
-        const items = this.#unread.all();
-        yield items.map((item) => item.message);
-        this.#took(lastCursor(items));
-      }
-    } finally {
-      await this.close();
-    }
-  }
   /** Play the past from a time on, at a multiple of its speed. It ends in the present by itself. */
   rewind({ from, speed = 1 }) {
-    this.#restart(startText(from), speed);
+    this.#restart(timeText(from), speed);
   }
   /** Go on at another speed; 0 stands still. */
   play(speed) {
@@ -550,6 +652,11 @@ var Subscription = class extends Events {
   async [Symbol.asyncDispose]() {
     await this.close();
   }
+  /** @internal */
+  _took(cursor) {
+    if (this._unread.isLow) this.#resume("slow");
+    if (cursor) this.#bookmark.take(cursor, this.#speed === void 0);
+  }
   // -- for the client ------------------------------------------------------------------------------------------------
   /** There is a connection: subscribe on it. @internal */
   _open() {
@@ -558,7 +665,7 @@ var Subscription = class extends Events {
     const round = ++this.#round;
     const { policy, maxRate } = this.#options;
     const members = { type: "subscribe", filters: this.filters, policy, maxRate };
-    const cursor = this.#tail;
+    const cursor = this.#bookmark.tail;
     members.from = cursor ?? this.#from;
     if (this.#speed !== void 0) members.speed = this.#speed;
     else if (this.#snapshot && policy !== "latest") members.from = "latest";
@@ -567,15 +674,16 @@ var Subscription = class extends Events {
       members,
       (answer) => {
         const name = answer.subscription;
-        if (round !== this.#round) return this.#leave(name);
+        if (round !== this.#round) return this.#unsubscribe(name);
         this.#name = name;
         this.#client._named(name, this);
         const missed = answer.missed;
         if (missed.length) this._emit("gap", { missed, resumed: cursor !== null });
-        if (this.#snapshot) this.#tellQuality("snapshot", "what came while the page was hidden is left out", 0, 0);
-        this.#snapshot = false;
+        if (this.#paused) this._emit("quality", this.#snapshot ? SNAPSHOT : RESUMED);
+        this.#paused = this.#snapshot = false;
         this._stands(answer.cursor);
         this.#become("open");
+        if (this.#speed !== void 0 && this.#speed !== members.speed) this.play(this.#speed);
       },
       (error) => round === this.#round && this.#refused(error, cursor)
     );
@@ -588,31 +696,25 @@ var Subscription = class extends Events {
   }
   /** A push of the gateway. @internal */
   _push(frame) {
-    const { type, cursor, messages, missed, code, message, policy, behind, superseded } = frame;
+    const { type, cursor, messages, missed, code, message } = frame;
     if (type === "messages") this.#take(messages, cursor);
     else if (type === "gap") this._emit("gap", { missed, resumed: false });
     else if (type === "ended") this._end(new IotSphereError(code, message));
     else if (type === "clock") this.#tick(frame);
-    else if (type === "lagging")
-      this.#tellQuality(
-        behind === 0 ? "live" : policy === "latest" ? "latest" : "behind",
-        behind === 0 ? "caught up" : policy === "latest" ? "messages come faster than they are taken: only the newest of each topic is sent" : "messages come faster than they are taken: the gateway keeps the rest in its log",
-        behind,
-        superseded
-      );
+    else if (type === "lagging") this._emit("quality", lagging(frame));
   }
   /** The gateway tells where it stands. @internal */
   _stands(cursor) {
     if (!cursor) return;
-    this.#tail = cursor;
-    if (!this.#unread.mark(cursor)) this.#took(cursor);
+    this.#bookmark.tail = cursor;
+    if (!this._unread.mark(cursor)) this._took(cursor);
   }
   /** @internal */
   _hide() {
     const mode = this.#hiddenMode();
     if (mode === "continue" || this.state === "ended") return;
     if (mode === "snapshot" && this.#name) this.#snapshot = true;
-    this.#pause("hidden", "paused", "nobody sees the page");
+    this.#pause("hidden", HIDDEN);
   }
   /** @internal */
   _show() {
@@ -624,15 +726,12 @@ var Subscription = class extends Events {
     this.#error = error;
     clearTimeout(this.#retry);
     this.#life.abort();
-    this.#leave(this.#name);
+    this.#leave();
     this.#client._forget(this);
     this.#become("ended", error);
-    this.#unread.end();
+    this._over(error);
   }
   // -- inside --------------------------------------------------------------------------------------------------------
-  get #key() {
-    return this.#options.resume && `iotsphere.cursor.${this.#options.resume}`;
-  }
   #hiddenMode() {
     if (this.#speed !== void 0) return "resume";
     return this.#options.hidden ?? (this.#options.policy === "latest" ? "snapshot" : "resume");
@@ -642,31 +741,31 @@ var Subscription = class extends Events {
     this.state = state;
     this._emit("state", { state, error });
   }
-  #tellQuality(mode, reason, behind, superseded) {
-    this._emit("quality", { mode, reason, behind, superseded });
-  }
-  #leave(name) {
+  #leave(name = this.#name) {
     this.#round++;
     this.#name = null;
     if (!name || this.#client.state !== "open") return;
     this.#client._named(name, null);
+    this.#unsubscribe(name);
+  }
+  #unsubscribe(name) {
     this.#client._ask({ type: "unsubscribe", subscription: name }, ignore, ignore);
   }
-  #restart(from, speed, tail = null) {
+  #restart(from, speed) {
     if (this.state === "ended") return;
-    this.#leave(this.#name);
+    this.#leave();
     this.#from = from;
     this.#speed = speed;
-    this.#tail = tail;
+    this.#bookmark.tail = null;
     this.#snapshot = false;
-    if (!tail) this.#unread.all();
-    this.#become("pending");
+    this._unread.all();
     this.#pauses.delete("slow");
+    this.#become(this.#pauses.size ? "paused" : "pending");
     this._open();
   }
   #refused(error, cursor) {
     if (error.code === "cursor_invalid" && cursor && cursor !== this.#from) {
-      this.#tail = null;
+      this.#bookmark.tail = null;
       const missed = [{ partition: "*", first: 0, last: 0, count: 0, reason: error.code }];
       this._emit("gap", { missed, resumed: false });
       this._open();
@@ -674,53 +773,28 @@ var Subscription = class extends Events {
       this.#retry = setTimeout(() => this._open(), error.retryAfter ?? PAUSE2);
     } else this._end(error);
   }
-  #pause(why, mode, reason) {
+  #pause(why, quality2) {
     if (this.#pauses.has(why)) return;
     this.#pauses.add(why);
-    this.#leave(this.#name);
+    this.#paused = true;
+    this.#leave();
     this.#become("paused");
-    this.#tellQuality(mode, reason, 0, 0);
+    this._emit("quality", quality2);
   }
   #resume(why) {
     if (this.#pauses.delete(why)) this._open();
   }
   #take(messages, cursor) {
     if (!messages.length) return this._stands(cursor);
-    this.#tail = cursor ?? this.#tail;
-    if (this.#iterated || !this.#pushed) {
-      const latest = this.#options.policy === "latest";
-      const superseded = this.#unread.put(messages, cursor, latest);
-      if (superseded) this.#tellQuality("latest", "this page takes less than comes", 0, superseded);
-      if (this.#unread.isFull)
-        this.#pause("slow", "behind", "this page takes less than comes: the rest is in the gateway's log");
-    }
-    if (this.#pushed) this.#tellMessages(messages);
-    if (!this.#iterated && this.#pushed) this.#took(cursor);
-  }
-  #tellMessages(messages) {
-    this._emit("messages", messages);
-    for (const message of messages) this._emit("message", message);
+    this.#bookmark.tail = cursor ?? this.#bookmark.tail;
+    this._receive(messages, cursor, this.#options.policy === "latest");
+    if (this._unread.isFull) this.#pause("slow", SLOW);
   }
   #tick(frame) {
     const { time, speed, state, skipped } = frame;
     this.clock = { time: new Date(time), speed, state, skipped };
     if (state === "live") this.#speed = void 0;
     this._emit("clock", this.clock);
-  }
-  /** Wait for something unread; false at the end. Throws what ended it. */
-  async #more() {
-    this.#iterated = true;
-    if (!this.#unread.length && this.#error) throw this.#error;
-    if (!this.#unread.length && this.state !== "ended") await this.#unread.arrival();
-    if (this.#unread.length) return true;
-    if (this.#error) throw this.#error;
-    return false;
-  }
-  #took(cursor) {
-    if (this.#unread.isLow) this.#resume("slow");
-    if (!cursor) return;
-    this.cursor = cursor;
-    if (this.#key && this.#speed === void 0) this.#storage?.setItem(this.#key, cursor);
   }
 };
 
@@ -781,7 +855,7 @@ var Client = class extends Events {
   }
   /** Resolves once connected and let in; rejects when that will never be. */
   opened(options = {}) {
-    return this.#deadline(options, Infinity, (resolve, reject) => {
+    return within(options, Infinity, (resolve, reject) => {
       const look = () => {
         if (this.state === "open") resolve();
         if (this.state === "closed") reject(this.#connection.error ?? closed());
@@ -806,7 +880,7 @@ var Client = class extends Events {
     const { messageId = uuid(), correlationId, expiresAt, retain } = options;
     const members = { type: "publish", topic, payload: payload ?? null, messageId, correlationId, retain };
     if (expiresAt !== void 0) members.expiresAt = timeText(expiresAt);
-    return this.#deadline(options, Infinity, (resolve, reject) => {
+    return within(options, Infinity, (resolve, reject) => {
       const body = encode(members);
       if (this.state === "closed") throw this.#connection.error ?? closed();
       return this.#outbox.put(messageId, body, (error, answer) => error ? reject(error) : resolve(answer));
@@ -831,7 +905,7 @@ var Client = class extends Events {
    * `connection_lost` instead.
    */
   request(type, members, options = {}) {
-    return this.#deadline(
+    return within(
       options,
       this.#options.timeout ?? 3e4,
       (resolve, reject) => this._ask({ ...members, type }, resolve, reject, options.repeat ?? true)
@@ -940,34 +1014,6 @@ var Client = class extends Events {
     } catch {
       return null;
     }
-  }
-  /** Run `begin` (it returns how to withdraw) until it settles, the deadline passes, or the signal aborts. */
-  #deadline({ signal, timeout }, usual, begin) {
-    return new Promise((resolve, reject) => {
-      if (signal?.aborted) return reject(signal.reason);
-      const ms = timeout ?? usual;
-      let withdraw;
-      let timer;
-      let settled = false;
-      const over = () => {
-        settled = true;
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", aborted);
-        withdraw?.();
-      };
-      const give = (value) => (over(), resolve(value));
-      const fail = (error) => (over(), reject(error));
-      const aborted = () => fail(signal.reason);
-      signal?.addEventListener("abort", aborted);
-      if (ms !== Infinity)
-        timer = setTimeout(() => fail(new IotSphereError("timeout", `no answer within ${ms} ms`, true)), ms);
-      try {
-        withdraw = begin(give, fail);
-        if (settled) withdraw();
-      } catch (error) {
-        fail(error);
-      }
-    });
   }
 };
 function encode(members) {

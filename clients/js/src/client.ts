@@ -1,6 +1,7 @@
 /** A client of one gateway: requests that are answered once, and subscriptions that outlive connections. */
 
 import { Connection } from "./connection.js";
+import { within } from "./deadline.js";
 import { IotSphereError, closed, errorOf } from "./errors.js";
 import { Events } from "./events.js";
 import { timeText, uuid } from "./ids.js";
@@ -92,7 +93,7 @@ export class Client extends Events<ClientEvents> {
 
   /** Resolves once connected and let in; rejects when that will never be. */
   opened(options: RequestOptions = {}): Promise<void> {
-    return this.#deadline<void>(options, Infinity, (resolve, reject) => {
+    return within<void>(options, Infinity, (resolve, reject) => {
       const look = (): void => {
         if (this.state === "open") resolve();
         if (this.state === "closed") reject(this.#connection.error ?? closed());
@@ -119,7 +120,7 @@ export class Client extends Events<ClientEvents> {
     const { messageId = uuid(), correlationId, expiresAt, retain } = options;
     const members: Members = { type: "publish", topic, payload: payload ?? null, messageId, correlationId, retain };
     if (expiresAt !== undefined) members.expiresAt = timeText(expiresAt);
-    return this.#deadline<Published>(options, Infinity, (resolve, reject) => {
+    return within<Published>(options, Infinity, (resolve, reject) => {
       const body = encode(members);
       if (this.state === "closed") throw this.#connection.error ?? closed();
       return this.#outbox.put(messageId, body, (error, answer) => (error ? reject(error) : resolve(answer!)));
@@ -148,7 +149,7 @@ export class Client extends Events<ClientEvents> {
    * `connection_lost` instead.
    */
   request(type: string, members: Members, options: RequestOptions & { repeat?: boolean } = {}): Promise<Answer> {
-    return this.#deadline<Answer>(options, this.#options.timeout ?? 30_000, (resolve, reject) =>
+    return within<Answer>(options, this.#options.timeout ?? 30_000, (resolve, reject) =>
       this._ask({ ...members, type }, resolve, reject, options.repeat ?? true),
     );
   }
@@ -272,39 +273,6 @@ export class Client extends Events<ClientEvents> {
     } catch {
       return null; // the browser forbids it to this page
     }
-  }
-
-  /** Run `begin` (it returns how to withdraw) until it settles, the deadline passes, or the signal aborts. */
-  #deadline<T>(
-    { signal, timeout }: RequestOptions,
-    usual: number,
-    begin: (resolve: (value: T) => void, reject: (error: unknown) => void) => () => void,
-  ): Promise<T> {
-    return new Promise<T>((resolve, reject) => {
-      if (signal?.aborted) return reject(signal.reason);
-      const ms = timeout ?? usual;
-      let withdraw: (() => void) | undefined;
-      let timer: ReturnType<typeof setTimeout> | undefined;
-      let settled = false;
-      const over = (): void => {
-        settled = true;
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", aborted);
-        withdraw?.();
-      };
-      const give = (value: T): void => (over(), resolve(value));
-      const fail = (error: unknown): void => (over(), reject(error));
-      const aborted = (): void => fail(signal!.reason);
-      signal?.addEventListener("abort", aborted);
-      if (ms !== Infinity)
-        timer = setTimeout(() => fail(new IotSphereError("timeout", `no answer within ${ms} ms`, true)), ms);
-      try {
-        withdraw = begin(give, fail);
-        if (settled) withdraw();
-      } catch (error) {
-        fail(error);
-      }
-    });
   }
 }
 

@@ -1,10 +1,11 @@
 /** One subscription over as many connections as it takes: cursors, gaps, a bounded buffer, and the clock of a rewind. */
 
+import { Bookmark } from "./bookmark.js";
 import type { Client } from "./client.js";
 import { IotSphereError } from "./errors.js";
-import { Events, type Listener } from "./events.js";
 import { timeText } from "./ids.js";
-import { lastCursor, Unread } from "./unread.js";
+import { HIDDEN, RESUMED, SLOW, SNAPSHOT, lagging } from "./quality.js";
+import { Stream } from "./stream.js";
 import type {
   Answer,
   Clock,
@@ -14,57 +15,51 @@ import type {
   Missed,
   Quality,
   SubscribeOptions,
-  SubscriptionEvents,
   SubscriptionState,
 } from "./types.js";
 
 const PAUSE = 1_000;
 const ignore = (): void => {};
 
-const startText = (from: NonNullable<SubscribeOptions["from"]>): string =>
-  typeof from === "number" || from instanceof Date ? timeText(from) : from;
-
-export class Subscription extends Events<SubscriptionEvents> implements AsyncIterable<Message> {
+export class Subscription extends Stream {
   readonly filters: readonly string[];
   state: SubscriptionState = "pending";
-  /** Resumes right after what was taken: after the last event, or what the iteration has finished with. */
-  cursor: string | null = null;
   /** Of a rewind. */
   clock: Clock | null = null;
 
   #client: Client;
   #options: SubscribeOptions;
-  #storage: ConnectOptions["storage"];
+  #bookmark: Bookmark;
   #from: string;
   #speed: number | undefined;
-  #tail: string | null = null; // the cursor of what came last, taken or not
   #name: string | null = null;
   #round = 0; // answers to earlier rounds are late
   #pauses = new Set<string>();
+  #paused = false; // and the page was told so
   #snapshot = false;
   #error: IotSphereError | undefined;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #life = new AbortController();
-  #unread: Unread;
-  #iterated = false;
-  #pushed = false;
 
   /** @internal */
   constructor(client: Client, filters: string[], options: SubscribeOptions, storage: ConnectOptions["storage"]) {
-    super();
+    super(options.buffer ?? 1_000);
     this.#client = client;
     this.filters = filters;
     this.#options = options;
-    this.#storage = storage;
-    this.#from = startText(options.from ?? "live");
+    this.#bookmark = new Bookmark(options.resume, storage);
+    this.#from = timeText(options.from ?? "live");
     this.#speed = options.speed;
-    this.#unread = new Unread(options.buffer ?? 1_000);
-    this.#tail = this.cursor = (this.#key && this.#storage?.getItem(this.#key)) || null;
     const { signal } = options;
     if (signal?.aborted) this.#pauses.add("aborted");
     const abort = (): void => this._end(signal!.reason);
     if (signal?.aborted) queueMicrotask(abort);
     else signal?.addEventListener("abort", abort, { signal: this.#life.signal });
+  }
+
+  /** Resumes right after what was taken: after the last event, or what the iteration has finished with. */
+  get cursor(): string | null {
+    return this.#bookmark.taken;
   }
 
   // -- for the page --------------------------------------------------------------------------------------------------
@@ -83,52 +78,9 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     });
   }
 
-  override addEventListener<K extends keyof SubscriptionEvents>(
-    type: K,
-    listener: Listener<SubscriptionEvents[K]>,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
-  override addEventListener(type: string, listener: any, options?: boolean | AddEventListenerOptions): void {
-    super.addEventListener(type, listener, options);
-    if (type !== "message" && type !== "messages") return;
-    this.#pushed = true; // what came before anybody listened is told now
-    const early = this.#iterated ? [] : this.#unread.all();
-    if (early.length)
-      queueMicrotask(() => {
-        this.#tellMessages(early.map((item) => item.message));
-        this.#took(lastCursor(early));
-      });
-  }
-
-  /** One message after the other. Leaving the loop closes the subscription. */
-  async *[Symbol.asyncIterator](): AsyncGenerator<Message, void, undefined> {
-    try {
-      while (await this.#more()) {
-        const item = this.#unread.next()!;
-        yield item.message;
-        this.#took(item.cursor);
-      }
-    } finally {
-      await this.close();
-    }
-  }
-
-  /** All that is there, at once. Leaving the loop closes the subscription. */
-  async *batches(): AsyncGenerator<Message[], void, undefined> {
-    try {
-      while (await this.#more()) {
-        const items = this.#unread.all();
-        yield items.map((item) => item.message);
-        this.#took(lastCursor(items));
-      }
-    } finally {
-      await this.close();
-    }
-  }
-
   /** Play the past from a time on, at a multiple of its speed. It ends in the present by itself. */
   rewind({ from, speed = 1 }: { from: Date | number | string; speed?: number }): void {
-    this.#restart(startText(from), speed);
+    this.#restart(timeText(from), speed);
   }
 
   /** Go on at another speed; 0 stands still. */
@@ -155,6 +107,12 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     await this.close();
   }
 
+  /** @internal */
+  _took(cursor: string | null): void {
+    if (this._unread.isLow) this.#resume("slow");
+    if (cursor) this.#bookmark.take(cursor, this.#speed === undefined);
+  }
+
   // -- for the client ------------------------------------------------------------------------------------------------
 
   /** There is a connection: subscribe on it. @internal */
@@ -164,7 +122,7 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     const round = ++this.#round;
     const { policy, maxRate } = this.#options;
     const members: Members = { type: "subscribe", filters: this.filters, policy, maxRate };
-    const cursor = this.#tail;
+    const cursor = this.#bookmark.tail;
     members.from = cursor ?? this.#from;
     if (this.#speed !== undefined) members.speed = this.#speed;
     else if (this.#snapshot && policy !== "latest") members.from = "latest";
@@ -173,15 +131,16 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
       members,
       (answer) => {
         const name = answer.subscription as string;
-        if (round !== this.#round) return this.#leave(name);
+        if (round !== this.#round) return this.#unsubscribe(name);
         this.#name = name;
         this.#client._named(name, this);
         const missed = answer.missed as Missed[];
         if (missed.length) this._emit("gap", { missed, resumed: cursor !== null });
-        if (this.#snapshot) this.#tellQuality("snapshot", "what came while the page was hidden is left out", 0, 0);
-        this.#snapshot = false;
+        if (this.#paused) this._emit("quality", this.#snapshot ? SNAPSHOT : RESUMED);
+        this.#paused = this.#snapshot = false;
         this._stands(answer.cursor as string | null);
         this.#become("open");
+        if (this.#speed !== undefined && this.#speed !== members.speed) this.play(this.#speed);
       },
       (error) => round === this.#round && this.#refused(error as IotSphereError, cursor),
     );
@@ -196,29 +155,19 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
 
   /** A push of the gateway. @internal */
   _push(frame: Answer): void {
-    const { type, cursor, messages, missed, code, message, policy, behind, superseded } = frame as Record<string, any>;
+    const { type, cursor, messages, missed, code, message } = frame as Record<string, any>;
     if (type === "messages") this.#take(messages, cursor);
     else if (type === "gap") this._emit("gap", { missed, resumed: false });
     else if (type === "ended") this._end(new IotSphereError(code, message));
     else if (type === "clock") this.#tick(frame as Record<string, any>);
-    else if (type === "lagging")
-      this.#tellQuality(
-        behind === 0 ? "live" : policy === "latest" ? "latest" : "behind",
-        behind === 0
-          ? "caught up"
-          : policy === "latest"
-            ? "messages come faster than they are taken: only the newest of each topic is sent"
-            : "messages come faster than they are taken: the gateway keeps the rest in its log",
-        behind,
-        superseded,
-      );
+    else if (type === "lagging") this._emit("quality", lagging(frame));
   }
 
   /** The gateway tells where it stands. @internal */
   _stands(cursor: string | null): void {
     if (!cursor) return;
-    this.#tail = cursor;
-    if (!this.#unread.mark(cursor)) this.#took(cursor);
+    this.#bookmark.tail = cursor;
+    if (!this._unread.mark(cursor)) this._took(cursor);
   }
 
   /** @internal */
@@ -226,7 +175,7 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     const mode = this.#hiddenMode();
     if (mode === "continue" || this.state === "ended") return;
     if (mode === "snapshot" && this.#name) this.#snapshot = true;
-    this.#pause("hidden", "paused", "nobody sees the page");
+    this.#pause("hidden", HIDDEN);
   }
 
   /** @internal */
@@ -240,17 +189,13 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     this.#error = error;
     clearTimeout(this.#retry);
     this.#life.abort();
-    this.#leave(this.#name);
+    this.#leave();
     this.#client._forget(this);
     this.#become("ended", error);
-    this.#unread.end();
+    this._over(error);
   }
 
   // -- inside --------------------------------------------------------------------------------------------------------
-
-  get #key(): string | undefined {
-    return this.#options.resume && `iotsphere.cursor.${this.#options.resume}`;
-  }
 
   #hiddenMode(): NonNullable<SubscribeOptions["hidden"]> {
     if (this.#speed !== undefined) return "resume";
@@ -263,35 +208,35 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     this._emit("state", { state, error });
   }
 
-  #tellQuality(mode: Quality["mode"], reason: string, behind: number, superseded: number): void {
-    this._emit("quality", { mode, reason, behind, superseded });
-  }
-
-  #leave(name: string | null): void {
+  #leave(name = this.#name): void {
     this.#round++;
     this.#name = null;
     if (!name || this.#client.state !== "open") return;
     this.#client._named(name, null);
+    this.#unsubscribe(name);
+  }
+
+  #unsubscribe(name: string): void {
     this.#client._ask({ type: "unsubscribe", subscription: name }, ignore, ignore);
   }
 
-  #restart(from: string, speed: number | undefined, tail: string | null = null): void {
+  #restart(from: string, speed: number | undefined): void {
     if (this.state === "ended") return;
-    this.#leave(this.#name);
+    this.#leave();
     this.#from = from;
     this.#speed = speed;
-    this.#tail = tail;
+    this.#bookmark.tail = null;
     this.#snapshot = false;
-    if (!tail) this.#unread.all();
-    this.#become("pending");
+    this._unread.all();
     this.#pauses.delete("slow");
+    this.#become(this.#pauses.size ? "paused" : "pending");
     this._open();
   }
 
   #refused(error: IotSphereError, cursor: string | null): void {
     if (error.code === "cursor_invalid" && cursor && cursor !== this.#from) {
       // Kept by another user, or for other filters: nobody can tell what came since.
-      this.#tail = null;
+      this.#bookmark.tail = null;
       const missed = [{ partition: "*", first: 0, last: 0, count: 0, reason: error.code }];
       this._emit("gap", { missed, resumed: false });
       this._open();
@@ -300,12 +245,13 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     } else this._end(error);
   }
 
-  #pause(why: string, mode: Quality["mode"], reason: string): void {
+  #pause(why: string, quality: Quality): void {
     if (this.#pauses.has(why)) return;
     this.#pauses.add(why);
-    this.#leave(this.#name);
+    this.#paused = true;
+    this.#leave();
     this.#become("paused");
-    this.#tellQuality(mode, reason, 0, 0);
+    this._emit("quality", quality);
   }
 
   #resume(why: string): void {
@@ -314,21 +260,9 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
 
   #take(messages: Message[], cursor: string | null): void {
     if (!messages.length) return this._stands(cursor);
-    this.#tail = cursor ?? this.#tail;
-    if (this.#iterated || !this.#pushed) {
-      const latest = this.#options.policy === "latest";
-      const superseded = this.#unread.put(messages, cursor, latest);
-      if (superseded) this.#tellQuality("latest", "this page takes less than comes", 0, superseded);
-      if (this.#unread.isFull)
-        this.#pause("slow", "behind", "this page takes less than comes: the rest is in the gateway's log");
-    }
-    if (this.#pushed) this.#tellMessages(messages);
-    if (!this.#iterated && this.#pushed) this.#took(cursor);
-  }
-
-  #tellMessages(messages: Message[]): void {
-    this._emit("messages", messages);
-    for (const message of messages) this._emit("message", message);
+    this.#bookmark.tail = cursor ?? this.#bookmark.tail;
+    this._receive(messages, cursor, this.#options.policy === "latest");
+    if (this._unread.isFull) this.#pause("slow", SLOW);
   }
 
   #tick(frame: Record<string, any>): void {
@@ -336,22 +270,5 @@ export class Subscription extends Events<SubscriptionEvents> implements AsyncIte
     this.clock = { time: new Date(time), speed, state, skipped };
     if (state === "live") this.#speed = undefined;
     this._emit("clock", this.clock);
-  }
-
-  /** Wait for something unread; false at the end. Throws what ended it. */
-  async #more(): Promise<boolean> {
-    this.#iterated = true;
-    if (!this.#unread.length && this.#error) throw this.#error;
-    if (!this.#unread.length && this.state !== "ended") await this.#unread.arrival();
-    if (this.#unread.length) return true;
-    if (this.#error) throw this.#error;
-    return false;
-  }
-
-  #took(cursor: string | null): void {
-    if (this.#unread.isLow) this.#resume("slow");
-    if (!cursor) return;
-    this.cursor = cursor;
-    if (this.#key && this.#speed === undefined) this.#storage?.setItem(this.#key, cursor);
   }
 }

@@ -8,8 +8,6 @@ export interface Item {
   cursor: string | null;
 }
 
-export const lastCursor = (items: Item[]): string | null => items.findLast((item) => item.cursor)?.cursor ?? null;
-
 export class Unread {
   #items: Item[] = [];
   #head = 0;

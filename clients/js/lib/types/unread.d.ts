@@ -5,7 +5,6 @@ export interface Item {
     readonly message: Message;
     cursor: string | null;
 }
-export declare const lastCursor: (items: Item[]) => string | null;
 export declare class Unread {
     #private;
     constructor(limit: number);

@@ -1,0 +1,23 @@
+/** Where a subscription stands, here and in the storage of the page. */
+
+import type { ConnectOptions } from "./types.js";
+
+/** `tail`: the cursor of what came last; `taken`: of what the page has finished with, kept in the storage under `key`. */
+export class Bookmark {
+  tail: string | null;
+  taken: string | null;
+  #storage: ConnectOptions["storage"];
+  #key: string | undefined;
+
+  constructor(name: string | undefined, storage: ConnectOptions["storage"]) {
+    this.#storage = storage;
+    this.#key = name && `iotsphere.cursor.${name}`;
+    this.tail = this.taken = (this.#key && storage?.getItem(this.#key)) || null;
+  }
+
+  /** The page has finished with what this cursor stands after. */
+  take(cursor: string, keep: boolean): void {
+    this.taken = cursor;
+    if (keep && this.#key) this.#storage?.setItem(this.#key, cursor);
+  }
+}
