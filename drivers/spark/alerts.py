@@ -23,13 +23,14 @@ def tell(run: Run, changes: Iterable[Mapping[str, Any]]) -> Counts:
     ordered = sorted(changes, key=lambda change: (change["at"], change["change"] != RAISED))
     with open_sink(run.database) as sink:
         sink.write(COLLECTION, list({kept.key: kept for kept in map(_document, ordered)}.values()))
-    # A batch run looks at the past, and nobody is to be woken for that.
-    told = run.announce([_announcement(change) for change in ordered]) if ordered and run.following else 0
-    return {
+    counts = {
         "raised": sum(change["change"] == RAISED for change in ordered),
         "cleared": sum(change["change"] != RAISED for change in ordered),
-        "told": told,
     }
+    # A batch run looks at the past, and nobody is to be woken for that.
+    if run.following and run.publishing:
+        return {**counts, "told": run.announce([_announcement(change) for change in ordered]) if ordered else 0}
+    return {**counts, "told": 0, "untold": len(ordered)}
 
 
 def _document(change: Mapping[str, Any]) -> Kept:

@@ -70,6 +70,11 @@ class Run:
     database: str
     announce: Callable[[Iterable[Announcement]], int] = _tell_nobody
 
+    @property
+    def publishing(self) -> bool:
+        """Whether there is somebody to announce something to."""
+        return self.announce is not _tell_nobody
+
 
 def _no_counts(_: Run) -> Counts:
     return {}

@@ -61,9 +61,11 @@ def whole(readings: Iterable[Given], rules: Rules | None = None) -> dict[Key, di
     return _by_key(changed_rows(State(), rules or Rules(), table(readings), whole=True))
 
 
-def streamed(batches: Iterable[Sequence[Given]], rules: Rules | None = None) -> tuple[dict[Key, dict[str, Any]], State]:
+def streamed(
+    batches: Iterable[Sequence[Given]], rules: Rules | None = None, state: State | None = None
+) -> tuple[dict[Key, dict[str, Any]], State]:
     """What a store holds after batches, and the memory; which is turned into bytes and back after each."""
-    state, rows = State(), {}
+    state, rows = state or State(), {}
     for batch in batches:
         rows.update(_by_key(changed_rows(state, rules or Rules(), table(batch), whole=False)))
         state = State.load(state.dump())

@@ -1,0 +1,122 @@
+"""Health over many devices: documents, silence by the clock, and streams in which nothing arrives any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from iotsphere.drivers.spark.jobs import Announcement, Run
+from iotsphere.drivers.spark.jobs.health import JOB, examined
+from iotsphere.drivers.spark.memories import Memories
+from iotsphere.drivers.spark.schema import SPARK_SCHEMA
+from iotsphere.entities.analytics.health import HealthRule
+from iotsphere.entities.errors import RequestInvalid
+from tests.support.readings import make
+
+from .stores import Embedded
+
+SECOND = 1_000_000
+RULE = HealthRule()
+FLEET = make(readings=4_000, devices=4, period_s=60, metrics=("temperature", "battery"), seed=3, late=0, duplicate=0, silent=0.05)
+
+
+def table(rows: Iterable[tuple[str, int, float | None]]) -> pa.Table:
+    """Rows of device, second and battery; their order is that of the log."""
+    every = list(rows)
+    seconds = pa.array([row[1] * SECOND for row in every], pa.int64())
+    return pa.table(
+        {
+            "device": pa.array([row[0] for row in every], pa.string()),
+            "at": seconds,
+            "received": seconds,
+            "offset": pa.array(range(len(every)), pa.int64()),
+            "untrusted": pa.array([False] * len(every)),
+            "charge": pa.array([row[2] for row in every], pa.float64()),
+        }
+    )
+
+
+def test_metrics_of_one_message_count_as_one() -> None:
+    rows = table([("d/a", second, charge) for second in range(0, 100, 10) for charge in (None, 80.0)])
+    offsets = pa.array([number // 2 for number in range(20)], pa.int64())
+    rows = rows.set_column(rows.column_names.index("offset"), "offset", offsets)
+    (found,) = examined(Memories(), rows, RULE, 100 * SECOND).to_pylist()
+    assert (found["messages"], found["cadence_s"], found["battery"], found["state"]) == (10, 10.0, 80.0, "online")
+    assert (found["first_offset"], found["last_offset"], found["change"]) == (0, 9, None)
+
+
+def test_silence_begins_by_the_clock_and_ends_with_a_message() -> None:
+    memories = Memories()
+    examined(memories, table([("d/a", second, None) for second in range(0, 300, 10)]), RULE, 300 * SECOND)
+    nothing = table([])
+    assert examined(memories, nothing, RULE, 349 * SECOND).num_rows == 0
+    (begun,) = examined(memories, nothing, RULE, 351 * SECOND).to_pylist()
+    assert (begun["state"], begun["change"], begun["silent_since"]) == ("silent", "raised", 290 * SECOND)
+    assert begun["changed_at"] == 350 * SECOND  # the same whenever it is noticed
+    assert examined(memories, nothing, RULE, 400 * SECOND).num_rows == 0
+    memories = Memories.load(memories.dump())
+    (ended,) = examined(memories, table([("d/a", 500, None)]), RULE, 501 * SECOND).to_pylist()
+    assert (ended["state"], ended["change"], ended["silent_since"]) == ("online", "cleared", 290 * SECOND)
+    assert ended["gap_s"] == 210.0
+
+
+@pytest.mark.parametrize("given", [{"gap": "1"}, {"silent": "0.5"}, {"least_s": "0"}, {"wake_s": "-1"}])
+def test_options_that_make_no_sense_say_so(spark: SparkSession, given: dict[str, str]) -> None:
+    run = Run(JOB.settings(given), "app", False, Path(), "")
+    with pytest.raises(RequestInvalid, match="no sense"):
+        JOB.transform(spark.createDataFrame([], SPARK_SCHEMA), run)
+
+
+def test_a_batch_says_how_each_device_was(spark: SparkSession, tmp_path: Path) -> None:
+    FLEET.write(tmp_path / "log", files=2)
+    run = Run(JOB.settings({}), "app", False, Path(), str(tmp_path / "past"))
+    counts = JOB.write(JOB.transform(spark.read.schema(SPARK_SCHEMA).parquet(str(tmp_path / "log")), run), run, 0)
+    assert counts == {"health": 4, "raised": 0, "cleared": 0, "told": 0, "untold": 0}
+    found = Embedded(run.database).read("health")
+    assert set(found) == {f"iotsphere/meter-0000{number}" for number in range(4)}
+    silent = FLEET.faulty("silent").group_by("device_id").aggregate([("message_id", "count")]).to_pylist()
+    for row in silent:
+        health = found[f"iotsphere/{row['device_id']}"]
+        assert health["cadenceSeconds"] == 60.0
+        assert 1 <= health["gaps"] <= row["message_id_count"]
+        assert health["gapSeconds"] >= 60 * row["message_id_count"] * 0.8
+        assert 0.8 < health["uptime"] < 1.0
+    expected = {f"iotsphere/meter-0000{n}": -0.02 * 24 * (1 + n % 3) for n in range(4)}
+    assert {key: one["batteryPerDay"] for key, one in found.items()} == pytest.approx(expected, rel=0.2)
+
+
+def test_a_fleet_that_falls_silent_is_noticed_though_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    """The readings are of the past, so all devices are silent for long; only the clock can tell."""
+    FLEET.write(tmp_path / "log", files=1)
+    told: list[Announcement] = []
+
+    def announce(some: Iterable[Announcement]) -> int:
+        told.extend(some)
+        return len(told)
+
+    run = Run(JOB.settings({"wake_s": "0.5"}), "app", True, Path(), str(tmp_path / "live"), announce)
+    readings = spark.readStream.schema(SPARK_SCHEMA).parquet(str(tmp_path / "log"))
+    query = (
+        JOB.transform(readings, run)
+        .writeStream.outputMode(JOB.mode)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(lambda frame, number: JOB.write(frame, run, number))
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while len(told) < 4:
+            assert time.monotonic() < deadline, query.exception()
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    assert {one.payload["device"] for one in told} == {f"meter-0000{number}" for number in range(4)}
+    assert {(one.payload["state"], one.payload["kind"]) for one in told} == {("raised", "silence")}
+    kept = Embedded(run.database)
+    assert {one["state"] for one in kept.read("health").values()} == {"silent"}
+    assert len(kept.read("alerts")) == 4
