@@ -286,7 +286,7 @@ async def test_page_is_told_that_it_gets_newest_values_only_and_why(engine: Engi
     await connect(engine, gateway)
     got = await engine.run("""
         const topic = "iotsphere/devices/d1/telemetry/limited";
-        const slow = await g.client.subscribe(topic, { policy: "latest", maxRate: 5 }).ready();
+        const slow = await g.client.subscribe(topic, { policy: "latest", maxRate: 1 }).ready();
         const told = g.record(slow, "quality", "message");
         for (let n = 0; n < 50; n++) await g.client.publish(topic, n); // in batches of their own
         await g.until(() => told.message.at(-1)?.payload.value === 49);

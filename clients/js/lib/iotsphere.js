@@ -589,6 +589,7 @@ var Subscription = class extends Stream {
   #name = null;
   #round = 0;
   // answers to earlier rounds are late
+  #asking = false;
   #pauses = /* @__PURE__ */ new Set();
   #paused = false;
   // and the page was told so
@@ -661,6 +662,8 @@ var Subscription = class extends Stream {
   /** There is a connection: subscribe on it. @internal */
   _open() {
     if (this.#pauses.size || this.state === "ended" || this.#name || this.#client.state !== "open") return;
+    if (this.#asking) return;
+    this.#asking = true;
     clearTimeout(this.#retry);
     const round = ++this.#round;
     const { policy, maxRate } = this.#options;
@@ -674,7 +677,11 @@ var Subscription = class extends Stream {
       members,
       (answer) => {
         const name = answer.subscription;
-        if (round !== this.#round) return this.#unsubscribe(name);
+        this.#asking = false;
+        if (round !== this.#round) {
+          this.#unsubscribe(name);
+          return this._open();
+        }
         this.#name = name;
         this.#client._named(name, this);
         const missed = answer.missed;
@@ -685,13 +692,18 @@ var Subscription = class extends Stream {
         this.#become("open");
         if (this.#speed !== void 0 && this.#speed !== members.speed) this.play(this.#speed);
       },
-      (error) => round === this.#round && this.#refused(error, cursor)
+      (error) => {
+        this.#asking = false;
+        if (round === this.#round) this.#refused(error, cursor);
+        else this._open();
+      }
     );
   }
   /** The connection is gone. @internal */
   _lost() {
     this.#round++;
     this.#name = null;
+    this.#asking = false;
     if (this.state === "open") this.#become("pending");
   }
   /** A push of the gateway. @internal */

@@ -34,6 +34,7 @@ export class Subscription extends Stream {
   #speed: number | undefined;
   #name: string | null = null;
   #round = 0; // answers to earlier rounds are late
+  #asking = false;
   #pauses = new Set<string>();
   #paused = false; // and the page was told so
   #snapshot = false;
@@ -118,6 +119,8 @@ export class Subscription extends Stream {
   /** There is a connection: subscribe on it. @internal */
   _open(): void {
     if (this.#pauses.size || this.state === "ended" || this.#name || this.#client.state !== "open") return;
+    if (this.#asking) return; // one at a time: whoever drags a clock to and fro asks for the last place only
+    this.#asking = true;
     clearTimeout(this.#retry);
     const round = ++this.#round;
     const { policy, maxRate } = this.#options;
@@ -131,7 +134,11 @@ export class Subscription extends Stream {
       members,
       (answer) => {
         const name = answer.subscription as string;
-        if (round !== this.#round) return this.#unsubscribe(name);
+        this.#asking = false;
+        if (round !== this.#round) {
+          this.#unsubscribe(name);
+          return this._open();
+        }
         this.#name = name;
         this.#client._named(name, this);
         const missed = answer.missed as Missed[];
@@ -142,7 +149,11 @@ export class Subscription extends Stream {
         this.#become("open");
         if (this.#speed !== undefined && this.#speed !== members.speed) this.play(this.#speed);
       },
-      (error) => round === this.#round && this.#refused(error as IotSphereError, cursor),
+      (error) => {
+        this.#asking = false;
+        if (round === this.#round) this.#refused(error as IotSphereError, cursor);
+        else this._open();
+      },
     );
   }
 
@@ -150,6 +161,7 @@ export class Subscription extends Stream {
   _lost(): void {
     this.#round++;
     this.#name = null;
+    this.#asking = false;
     if (this.state === "open") this.#become("pending");
   }
 
