@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple, overload
 
 from .errors import FilterInvalid, Forbidden, NotFound, RequestInvalid
-from .topic import TopicFilter, is_device_id, is_user_id, parse_filter
+from .topic import TopicFilter, is_device_id, is_domain, is_user_id, parse_filter
 
 ACTIONS: Final = ("publish", "subscribe", "command")
 KINDS: Final = ("device", "user", "service")
@@ -33,7 +34,7 @@ class Principal:
     kind: str
     name: str
     domain: str
-    grants: tuple[Grant, ...] = ()
+    grants: Sequence[Grant] = ()
     roles: frozenset[str] = frozenset()
     expires_at: int = 0
     token_id: str = ""
@@ -107,6 +108,43 @@ OPERATOR_GRANTS: Final = ("publish:{domain}/#", "subscribe:{domain}/#", "command
 
 
 def device(domain: str, device_id: str) -> Principal:
-    """The principal of a device, bound to its own topics."""
-    grants = tuple(parse_grant(text, domain=domain, name=device_id) for text in DEVICE_GRANTS)
-    return Principal("device", device_id, domain, grants)
+    """The principal of a device, bound to its own topics. Raises RequestInvalid for what is no device id."""
+    if not (is_domain(domain) and is_device_id(device_id)):
+        raise RequestInvalid(f"a device needs a proper id, and {device_id[:80]!a} of {domain[:80]!a} is none")
+    return Principal("device", device_id, domain, DeviceGrants(domain, device_id))
+
+
+class DeviceGrants(Sequence[Grant]):
+    """The grants of a device, which follow from its id: they are made when they are asked for, since most connected
+    devices are idle, and five parsed filters each are two kilobytes.
+    """
+
+    __slots__ = ("_domain", "_name")
+
+    def __init__(self, domain: str, name: str) -> None:
+        self._domain = domain
+        self._name = name
+
+    @overload
+    def __getitem__(self, index: int) -> Grant: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Grant, ...]: ...
+    def __getitem__(self, index: int | slice) -> Grant | tuple[Grant, ...]:
+        return _device_grants(self._domain, self._name)[index]
+
+    def __iter__(self) -> Iterator[Grant]:
+        return iter(_device_grants(self._domain, self._name))
+
+    def __len__(self) -> int:
+        return len(DEVICE_GRANTS)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceGrants | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+@lru_cache(maxsize=256)
+def _device_grants(domain: str, device_id: str) -> tuple[Grant, ...]:
+    return tuple(parse_grant(text, domain=domain, name=device_id) for text in DEVICE_GRANTS)

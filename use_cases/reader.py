@@ -57,12 +57,11 @@ class Reader:
         self._partitions = [
             p for channel in sorted(subscription.channels) for p in log.partitions(subscription.domain, channel)
         ]
-        self._room = asyncio.Event()
+        self._room: asyncio.Event | None = None
         self._read_limit = int(min(READ_ENTRIES, max(1.0, subscription.max_rate or READ_ENTRIES)))
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lagging = False
-        self.closed = False
+        self._lagging = self.closed = False
 
     def positions(self) -> Mapping[Partition, Position] | None:
         """Where it stands in each of its partitions, everything delivered so far included.
@@ -174,7 +173,8 @@ class Reader:
 
     def resume(self) -> None:
         """The sink has room again."""
-        self._room.set()
+        if self._room is not None:
+            self._room.set()
         if self.behind or self.stale:
             self._wake()
 
@@ -264,8 +264,9 @@ class Reader:
 
     async def until_room(self) -> None:
         """Wait until it may be tried again."""
-        self._room.clear()
-        await self._room.wait()
+        room = self._room = self._room or asyncio.Event()
+        room.clear()
+        await room.wait()
 
     def _last_values(self) -> list[Entry]:
         known, now = self._feed.last_values.latest(self.subscription.filters), self._feed.clock.now()

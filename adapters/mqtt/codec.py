@@ -54,6 +54,8 @@ class Parser:
     that a stranger cannot have anything else decoded.
     """
 
+    __slots__ = ("_dead", "_held", "_need", "_pending", "_stream", "_topics", "limits", "version")
+
     def __init__(self, version: int = 0, limits: Limits | None = None) -> None:
         self.version = version
         self.limits = limits or Limits()
@@ -61,7 +63,7 @@ class Parser:
         self._pending = bytearray()
         self._need = 0
         self._stream: Passing | None = None
-        self._topics: set[bytes] = set()
+        self._topics: dict[bytes, None] = {}
         self._dead = False
 
     @property
@@ -208,7 +210,7 @@ class Parser:
             return False
         if len(self._topics) >= _KNOWN_TOPICS:
             self._topics.clear()
-        self._topics.add(topic)
+        self._topics[topic] = None
         return True
 
     def _connect(self, data: bytes, at: int, items: list[Item]) -> int:

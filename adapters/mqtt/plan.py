@@ -33,6 +33,8 @@ class Plans:
     whether somebody follows what becomes of its messages; it is asked once per topic.
     """
 
+    __slots__ = ("_plans", "_since", "_watched", "no_local", "wanted")
+
     def __init__(self, watched: Callable[[str], bool] | None = None) -> None:
         self._watched = watched
         self.wanted: dict[str, Wanted] = {}

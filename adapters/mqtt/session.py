@@ -34,6 +34,11 @@ class Session:
     server work, so all but the acknowledgements of what it sent; whoever charges for them sets it back.
     """
 
+    __slots__ = (
+        "_connect", "_heard", "_parser", "client_id", "demands", "expiry", "incoming", "keep_alive", "offer", "outgoing",
+        "speech", "state", "version",
+    )  # fmt: skip
+
     def __init__(self, now: float, offer: Offer | None = None) -> None:
         self.offer = offer or Offer()
         self.state = OPENING
@@ -94,6 +99,7 @@ class Session:
         if connect is None or not self._move("accept"):
             return []
         self._heard = now
+        self._connect = None
         old = resumed or Resumed()
         wanted = connect.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         self.incoming.inflow = old.inflow or self.incoming.inflow

@@ -16,6 +16,8 @@ class Window(Generic[T]):
     under way at QoS 2. ``released``: ids of messages at QoS 2 that the client has and has to let go.
     """
 
+    __slots__ = ("_last", "_reserved", "_tags", "released", "size", "twos")
+
     def __init__(self, size: int, reserved: Iterable[int] = (), released: Iterable[int] = ()) -> None:
         self.size = size
         self.twos: dict[int, None] = {}

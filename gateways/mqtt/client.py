@@ -19,7 +19,7 @@ from ...entities.certificate import Certificate
 from ...entities.errors import IotSphereError, ShuttingDown, Unauthenticated
 from ...entities.principal import Principal
 from .door import MqttDoor, Wire
-from .visit import MqttVisit, Ties
+from .visit import MqttVisit
 
 log = structlog.get_logger("iotsphere.mqtt")
 
@@ -30,6 +30,11 @@ STRANGER: Final = "anonymous clients are not admitted: send a user name and pass
 
 class MqttClient:
     """A connection. ``visit``: what it does here, once its credential is believed. ``ended``: why it is over."""
+
+    __slots__ = (
+        "_bytes_owed", "_certificate", "_closing_since", "_door", "_login", "_loop", "_lost", "_over", "_paused", "_wire",
+        "address", "ended", "farewell", "session", "since", "visit",
+    )  # fmt: skip
 
     def __init__(self, door: MqttDoor, wire: Wire, address: str, certificate: Certificate | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,7 +47,7 @@ class MqttClient:
         self._certificate = certificate
         self._door = door
         self._wire = wire
-        self._paused: set[str] = set()
+        self._paused: tuple[str, ...] = ()
         self._login: asyncio.Task[None] | None = None
         self._bytes_owed = 0
         self._closing_since = 0.0
@@ -61,9 +66,9 @@ class MqttClient:
         if visit is not None and self.session.state == ONLINE:
             visit.outbox.full = not room
         if not room:
-            self._pause("write")
+            self.pause("write")
             return
-        self._resume("write")
+        self.resume("write")
         if visit is not None:
             visit.outbox.pump()
 
@@ -82,7 +87,7 @@ class MqttClient:
         if self._closing_since:
             if now - self._closing_since >= CUT_AFTER_S:
                 self._wire.abort()
-        elif now >= session.deadline and (session.state != ONLINE or not self._paused - {"write"}):
+        elif now >= session.deadline and (session.state != ONLINE or not any(why != "write" for why in self._paused)):
             self._handle(session.tick(now))  # unless it is not read: who is not heard may be alive
 
     def close(self, reason: Reason, text: str) -> None:
@@ -109,8 +114,8 @@ class MqttClient:
     async def leave(self) -> None:
         """End for a restart: what is on its way into the log is still acknowledged."""
         if self.visit is not None and self.session.state == ONLINE:
-            self._pause("leaving")
-            await self.visit.ingress.settle()
+            self.pause("leaving")
+            await self.visit.settle()
         self.close(Reason.SERVER_SHUTTING_DOWN, "the gateway is restarting; connect again in a moment")
         if self.farewell is not None:
             await asyncio.wait((self.farewell,))
@@ -127,7 +132,7 @@ class MqttClient:
             if isinstance(event, p.Burst | p.Publish | p.Oversized):
                 messages.append(event)
             elif isinstance(event, p.Connect):
-                self._pause("login")
+                self.pause("login")
                 self._login = self._loop.create_task(self._log_in(event))
             elif isinstance(event, Ended):
                 ended = event
@@ -139,46 +144,51 @@ class MqttClient:
                 visit.outbox.settled(event)
                 visit.outbox.pump()
         if messages and visit is not None:
-            visit.ingress.take(messages)
+            visit.take(messages)
         if visit is not None and size:
             self._pay(visit.principal, size)
         if ended is None:
-            self._moved()
+            self.moved()
         else:
             self._end(ended)
 
-    def _moved(self) -> None:
+    def moved(self) -> None:
         """Answers may be due, and the socket may be read again, or no more."""
-        self._flush()
+        self.flush()
         if self.visit is None or self.session.state != ONLINE:
             return
         ingress = self.visit.ingress
+        if ingress is None:
+            return
         if ingress.failed is not None:
             self.close(*ingress.failed)
         elif not ingress.blocked:
-            self._resume("log")
+            self.resume("log")
         else:
-            self._pause("log")
+            self.pause("log")
             if not ingress.busy:  # others fill the queue to the log, and none of their answers comes here
-                self._loop.call_later(CONGESTION_CHECK_S, self._moved)
+                self._loop.call_later(CONGESTION_CHECK_S, self.moved)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what the session has to say."""
         data = self.session.take()
         if data:
             self._wire.write(data)
         if self.session.speech.unkept and self.visit is not None:
             self.visit.record.check()
 
-    def _pause(self, why: str) -> None:
+    def pause(self, why: str) -> None:
+        """Read no further, for one more cause."""
         if why not in self._paused and self.session.state != CLOSED:
             if not self._paused:
                 self._wire.pause_reading()
-            self._paused.add(why)
+            self._paused += (why,)
             self._door.counts[f"paused_for_{why}"] += 1
 
-    def _resume(self, why: str) -> None:
+    def resume(self, why: str) -> None:
+        """A cause is gone."""
         if why in self._paused:
-            self._paused.discard(why)
+            self._paused = tuple(other for other in self._paused if other != why)
             if not self._paused and self.session.state != CLOSED:
                 self.session.heard(self._loop.time())
                 self._wire.resume_reading()
@@ -190,9 +200,9 @@ class MqttClient:
         delay = rates.take(principal, self.session.demands, self._bytes_owed, self._loop.time())
         if delay <= 0:
             self.session.demands = self._bytes_owed = 0
-            self._resume("rate")
+            self.resume("rate")
         elif self.session.state != CLOSED:
-            self._pause("rate")
+            self.pause("rate")
             self._loop.call_later(delay, self._pay, principal, 0)
 
     # -- coming and going ---------------------------------------------------------------------------------------------
@@ -206,8 +216,7 @@ class MqttClient:
             if self.session.state == CLOSED:
                 return
             door.admission.admit(self)
-            ties = Ties(self._flush, self._moved, self.close, self._pause, self._resume)
-            self.visit = MqttVisit(door, self.session, principal, ties)
+            self.visit = MqttVisit(door, self.session, principal, self)
             events = await self.visit.begin(connect)
         except IotSphereError as error:
             reason = connect_reason(error)
@@ -218,9 +227,10 @@ class MqttClient:
             self._handle(self.session.refuse(reason, error.message))
             return
         if self.session.state == ONLINE:
-            self._flush()
+            self.flush()
             self.visit.outbox.full = "write" in self._paused
-            self._resume("login")
+            self.resume("login")
+        self._login = None
         self._handle(events)
         self.visit.outbox.pump()
 
@@ -243,7 +253,7 @@ class MqttClient:
             return
         self.ended = ended
         self._door.counts[f"closed_{ended.reason.name.lower()}"] += 1
-        self._flush()
+        self.flush()
         if self.visit is not None:
             self.visit.outbox.full = True
         self._wire.close()

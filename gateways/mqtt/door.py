@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from ...adapters.edge import Edge
 from ...adapters.mqtt.life import Offer
 from ...adapters.mqtt.playground import Playground
+from ...adapters.mqtt.reasons import Reason
 from ...entities.errors import Refused
 from ...entities.message import Record
 from ...entities.principal import Principal
@@ -165,6 +166,30 @@ class Wire(Protocol):
 
     def abort(self) -> None:
         """End it now."""
+        ...
+
+
+class Ties(Protocol):
+    """What a visit needs of its connection."""
+
+    def flush(self) -> None:
+        """Send what the session has to say."""
+        ...
+
+    def moved(self) -> None:
+        """Answers lie in the session, or the way in has failed."""
+        ...
+
+    def close(self, reason: Reason, text: str) -> None:
+        """End the connection."""
+        ...
+
+    def pause(self, why: str) -> None:
+        """Read no further, for one more cause."""
+        ...
+
+    def resume(self, why: str) -> None:
+        """A cause is gone."""
         ...
 
 

@@ -28,6 +28,8 @@ class MqttFilters:
     They raise Conflict when another connection has the session now, and LogUnavailable.
     """
 
+    __slots__ = ("_door", "_hold", "_outbox", "_principal")
+
     def __init__(self, door: MqttDoor, principal: Principal, hold: Hold, outbox: MqttOutbox) -> None:
         self._door = door
         self._principal = principal

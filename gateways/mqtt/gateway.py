@@ -37,6 +37,8 @@ YIELD_AFTER: Final = 500
 class _Socket(asyncio.Protocol):
     """Passes on what the transport reports."""
 
+    __slots__ = ("_client", "_door")
+
     def __init__(self, door: MqttDoor) -> None:
         self._door = door
         self._client: MqttClient | None = None

@@ -7,9 +7,9 @@ so a slow client costs one queue, and nothing is dropped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
@@ -22,11 +22,12 @@ from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
 from ...use_cases.session.state import Carried, Kept, Pushed, UnderWay, Wanted
 from ...use_cases.sharing.crew import Handout
-from .door import MqttDoor
+from .door import MqttDoor, Ties
 from .sender import MqttSender
 from .sharing import MqttShares
 from .standing import Ahead, Standing, Watched
 
+NOTHING_YET: Final[deque[Any]] = deque()  # shared by all whose queue was never used: an empty one has 760 bytes
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
 
@@ -34,10 +35,15 @@ FLUSH_BYTES: Final = 64 * 1024
 class MqttOutbox:
     """One connection's way out, and the sink of its reader.
 
-    ``flush`` sends what the session has to say. ``told`` is called with gaps. Call ``pump`` whenever there may be room.
+    ``ties``: to the connection. ``told`` is called with gaps. Call ``pump`` whenever there may be room.
     """
 
-    def __init__(self, door: MqttDoor, session: Session, principal: Principal, flush: Callable[[], None]) -> None:
+    __slots__ = (
+        "_answered", "_bytes", "_care", "_counts", "_durable", "_first", "_greeting", "_limit", "_principal", "_push",
+        "_queue", "_session", "_shared_next", "_stalled", "_ties", "full", "plans", "sender", "shares", "standing", "told",
+    )  # fmt: skip
+
+    def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
         self.told: Callable[[Gap], None] | None = None
         self.full = False
         care = door.use.care if principal.kind == "device" else None
@@ -49,9 +55,9 @@ class MqttOutbox:
         self._principal = principal
         self._limit = door.limits.outbox_bytes
         self._counts = door.counts
-        self._flush = flush
-        self._queue: deque[tuple[Entry, Batch, int]] = deque()
-        self._first: deque[Ahead] = deque()
+        self._ties = ties
+        self._queue: deque[tuple[Entry, Batch, int]] = NOTHING_YET
+        self._first: deque[Ahead] = NOTHING_YET
         self._bytes = 0
         self._stalled: Reader | None = None
         self._greeting = False
@@ -65,13 +71,12 @@ class MqttOutbox:
 
     def send_retained(self, entries: Iterable[Entry], wanted: Wanted) -> None:
         """Send retained values for a filter, before anything that came later."""
-        for entry in entries:
-            self._first.append(Ahead(entry.record, wanted, (entry.record.partition, entry.position)))
+        self._put_first([Ahead(each.record, wanted, (each.record.partition, each.position)) for each in entries])
 
     def send_again(self, entry: Entry, under_way: UnderWay) -> None:
         """Send what an earlier connection could not finish, and no reader brings."""
         place = entry.record.partition, entry.position
-        self._first.append(Ahead(entry.record, None, place, under_way))
+        self._put_first([Ahead(entry.record, None, place, under_way)])
 
     def passed(self, entry: Entry) -> None:
         """An entry had expired before its reader came by; but what was begun at QoS 2 is brought to its end."""
@@ -86,9 +91,15 @@ class MqttOutbox:
     def send_first(self, records: Iterable[Record]) -> None:
         """Send records that have no place in the queue, before it, where a filter selects their topics."""
         if self._care is not None:
-            for record in records:
-                mark = self._care.mark(record)
-                self._first.append(Ahead(record, again=self.standing.pushed.pop(mark, None), mark=mark))
+            marked = [(record, self._care.mark(record)) for record in records]
+            again = self.standing.pushed
+            self._put_first([Ahead(record, again=again.pop(mark, None), mark=mark) for record, mark in marked])
+
+    def _put_first(self, ahead: Sequence[Ahead]) -> None:
+        if self._first is not NOTHING_YET:
+            self._first.extend(ahead)
+        elif ahead:
+            self._first = deque(ahead)
 
     def begin(self, session: str, pushed: tuple[Pushed, ...]) -> None:
         """The connection begins. ``session``: what names its session, "" for one that is not kept; ``pushed``: to it."""
@@ -146,6 +157,8 @@ class MqttOutbox:
             self._stalled = reader
             self._counts["fell_behind"] += 1
             return False
+        if self._queue is NOTHING_YET:
+            self._queue = deque()
         queue = self._queue
         size = 0
         for index, entry in enumerate(batch.entries):
@@ -195,10 +208,10 @@ class MqttOutbox:
                 break
             sent += size
             if sent >= FLUSH_BYTES:
-                self._flush()
+                self._ties.flush()
                 sent = 0
         if sent or speech.unkept:
-            self._flush()
+            self._ties.flush()
         if self._stalled is not None and self._bytes < self._limit // 2:
             stalled, self._stalled = self._stalled, None
             stalled.resume()

@@ -18,6 +18,8 @@ from ...use_cases.ports.clock import Clock
 class Parts:
     """Writes PUBLISH packets for one client, in two parts around the packet id (QoS 0: in one)."""
 
+    __slots__ = ("_clock", "_outgoing", "_playground", "_shared", "_version")
+
     def __init__(self, session: Session, clock: Clock, playground: Playground | None = None) -> None:
         self._version = session.version
         self._outgoing = session.outgoing

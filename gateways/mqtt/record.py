@@ -8,7 +8,7 @@ comes later has the new generation (see ``Inflow``).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -18,11 +18,8 @@ from ...adapters.mqtt.session import Session
 from ...entities.errors import Conflict, Unavailable
 from ...entities.principal import Principal
 from ...use_cases.session.state import Hold, Inbound, Kept
-from .door import MqttDoor
+from .door import MqttDoor, Ties
 from .outbox import MqttOutbox
-
-if TYPE_CHECKING:
-    from .visit import Ties
 
 log = structlog.get_logger("iotsphere.mqtt")
 
@@ -32,6 +29,8 @@ CAUSE: Final = "record"
 
 class MqttRecord:
     """The record of one connection's session. ``hold``: None as long as there is no session to record."""
+
+    __slots__ = ("_door", "_freeing", "_outbox", "_principal", "_session", "_ties", "_writing", "hold")
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, outbox: MqttOutbox, ties: Ties) -> None:
         self.hold: Hold | None = None

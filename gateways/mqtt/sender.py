@@ -25,6 +25,10 @@ class MqttSender:
     Its methods return the size of what was sent, 0 when that was nothing, -1 when the client's window is full.
     """
 
+    __slots__ = (
+        "_clock", "_counts", "_own", "_parts", "_plans", "_principal", "_session", "_standing", "care", "moved", "push",
+    )  # fmt: skip
+
     def __init__(
         self, door: MqttDoor, session: Session, principal: Principal, plans: Plans, standing: Standing
     ) -> None:
@@ -38,7 +42,7 @@ class MqttSender:
         self._clock = door.use.clock
         self._counts = door.counts
         self._parts = Parts(session, door.use.clock, door.use.playground)
-        self._own: set[str] = set()
+        self._own: dict[str, None] = {}
 
     def published(self, records: Iterable[Record]) -> None:
         """Remember messages of the client's own, where it does not want to hear itself."""
@@ -47,7 +51,7 @@ class MqttSender:
         for record in records:
             plan = self._plans.of_topic(record.topic)
             if plan is not None and plan.no_local:
-                self._own.add(record.message_id)
+                self._own[record.message_id] = None
 
     def entry(self, entry: Entry, batch: Batch, index: int) -> int:
         """Send an entry of the queue."""
@@ -61,7 +65,7 @@ class MqttSender:
             again = standing.under_way_since(entry)
         plan = self._plans.of(entry)
         if plan is None or (plan.no_local and record.message_id in self._own):
-            self._own.discard(record.message_id)
+            self._own.pop(record.message_id, None)
             standing.given_up(entry)
             return 0
         begun = again is not None and again.qos == 2  # then it does not expire any more (MQTT 5 section 4.3.3)

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 class MqttShares:
     """One connection's memberships. ``wanted``: what it shares, by the text that it subscribed with."""
 
+    __slots__ = (
+        "_door", "_ended", "_left", "_members", "_outbox", "_principal", "_ready", "_session", "wanted",
+    )  # fmt: skip
+
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, outbox: MqttOutbox) -> None:
         self.wanted: dict[str, Wanted] = {}
         self._door = door
         self._session = session
         self._principal = principal
         self._outbox = outbox
-        self._name = f"{principal.identity}/{session.client_id}"
         self._members: dict[str, ShareMember] = {}
         self._left: list[ShareMember] = []
         self._ready: dict[str, None] = {}
@@ -48,8 +51,9 @@ class MqttShares:
         if sharing is None:
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are not spoken here"
         if share.text not in self._members:
+            name = f"{self._principal.identity}/{self._session.client_id}"
             try:
-                member = await sharing.join(self._principal, share, self._name, partial(self._on_ready, share.text))
+                member = await sharing.join(self._principal, share, name, partial(self._on_ready, share.text))
             except TooManyGroups as error:
                 return Reason.QUOTA_EXCEEDED, error.message
             if self._ended:

@@ -57,6 +57,10 @@ class Standing:
     neither answered nor pushed to this one, by its mark.
     """
 
+    __slots__ = (
+        "_again", "_expired", "_not_applied", "_plans", "_sent", "_session", "earlier", "held", "pushed", "reader",
+    )  # fmt: skip
+
     def __init__(self, session: Session, plans: Plans) -> None:
         self.reader: Reader | None = None
         self.held: Mapping[Partition, Position] | None = None

@@ -7,8 +7,7 @@ was a device's, its presence is told.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -26,7 +25,7 @@ from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
 from ...use_cases.session.state import Hold, Kept
 from ...use_cases.session.wills import Will
-from .door import MqttDoor
+from .door import MqttDoor, Ties
 from .filters import MqttFilters
 from .ingress import MqttIngress
 from .outbox import MqttOutbox
@@ -52,34 +51,19 @@ _OFFLINE: Final = {
 }
 
 
-class Ties:
-    """What a visit needs of its connection. ``close`` ends it with a reason; ``pause`` and ``resume`` name a cause."""
-
-    def __init__(
-        self,
-        flush: Callable[[], None],
-        moved: Callable[[], None],
-        close: Callable[[Reason, str], None],
-        pause: Callable[[str], None],
-        resume: Callable[[str], None],
-    ) -> None:
-        self.flush = flush
-        self.moved = moved
-        self.close = close
-        self.pause = pause
-        self.resume = resume
-
-
 class MqttVisit:
-    """``saved`` is set once the session is free for the next connection of the client."""
+    """``ingress``: the client's way in, once it has published. What an idle client does not need is not made for it."""
+
+    __slots__ = (
+        "_answering", "_committed_at", "_door", "_epoch", "_filters", "_heirs", "_hold", "_kept", "_requests", "_saved",
+        "_session", "_ties", "_welcome", "_will", "ingress", "key", "outbox", "principal", "record",
+    )  # fmt: skip
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
         self.principal = principal
         self.key = f"{principal.identity}/{session.client_id}"
-        self.saved = asyncio.Event()
-        self.ingress = MqttIngress(door, session, principal, ties.moved)
-        self.outbox = MqttOutbox(door, session, principal, ties.flush)
-        self.ingress.own = self.outbox.sender.published
+        self.ingress: MqttIngress | None = None
+        self.outbox = MqttOutbox(door, session, principal, ties)
         self.record = MqttRecord(door, session, principal, self.outbox, ties)
         self._door = door
         self._session = session
@@ -89,8 +73,10 @@ class MqttVisit:
         self._filters: MqttFilters | None = None
         self._will: Will | None = None
         self._welcome = False
-        self._epoch: asyncio.Task[int] | None = None
-        self._requests: deque[p.Subscribe | p.Unsubscribe] = deque()
+        self._epoch: asyncio.Task[int] | int | None = None
+        self._requests: list[p.Subscribe | p.Unsubscribe] = []
+        self._saved = False
+        self._heirs: asyncio.Event | None = None
         self._answering: asyncio.Task[None] | None = None
         self._committed_at = asyncio.get_running_loop().time()
 
@@ -107,13 +93,14 @@ class MqttVisit:
         if self.principal.kind == "device":
             presence = door.use.presence.online(self.principal.domain, self.principal.name)
             self._epoch = asyncio.get_running_loop().create_task(presence)
+            self._epoch.add_done_callback(self._is_online)
             await asyncio.sleep(0)  # so that it comes before the goodbye of the connection that is taken over
         previous = door.online.get(self.key)
         door.online[self.key] = self
         if previous is not None:
             door.takeovers.note(self.principal, session.client_id)
             previous.make_way()
-            await previous.saved.wait()
+            await previous.saved()
         sessions = door.use.sessions
         hold, kept = await sessions.open(self.principal, session.client_id, connect.clean_start, session.expiry)
         self._hold, self._kept = hold, kept or Kept()
@@ -145,7 +132,30 @@ class MqttVisit:
         """End for a newer connection of the same client."""
         self._ties.close(Reason.SESSION_TAKEN_OVER, TAKEN_OVER)
 
+    async def saved(self) -> None:
+        """Wait until the session is free for the next connection of the client."""
+        if not self._saved:
+            if self._heirs is None:
+                self._heirs = asyncio.Event()
+            await self._heirs.wait()
+
+    def _is_online(self, task: asyncio.Task[int]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._epoch = task.result()
+
     # -- staying ------------------------------------------------------------------------------------------------------
+
+    def take(self, messages: Sequence[p.Burst | p.Publish | p.Oversized]) -> None:
+        """Let messages go into the log."""
+        if self.ingress is None:
+            self.ingress = MqttIngress(self._door, self._session, self.principal, self._ties.moved)
+            self.ingress.own = self.outbox.sender.published
+        self.ingress.take(messages)
+
+    async def settle(self) -> None:
+        """Wait until nothing is on its way into the log any more."""
+        if self.ingress is not None:
+            await self.ingress.settle()
 
     def request(self, packet: p.Subscribe | p.Unsubscribe) -> None:
         """Carry out a request, after those that came before it."""
@@ -160,7 +170,7 @@ class MqttVisit:
         assert filters is not None
         try:
             while self._requests and session.state != CLOSED:
-                packet = self._requests.popleft()
+                packet = self._requests.pop(0)
                 if isinstance(packet, p.Subscribe):
                     reasons, text = await filters.subscribe(packet)
                     session.suback(packet.packet_id, reasons, text)
@@ -216,7 +226,9 @@ class MqttVisit:
                 self.outbox.standing.reader.close()
             if self._door.online.get(self.key) is self:
                 del self._door.online[self.key]
-            self.saved.set()
+            self._saved = True
+            if self._heirs is not None:
+                self._heirs.set()
         await self._be_offline(_OFFLINE.get(ended.reason, "protocol_error"))
 
     async def _end_will(self, ended: Ended) -> None:
@@ -264,7 +276,7 @@ class MqttVisit:
         if self._epoch is None:
             return
         try:
-            epoch = await self._epoch
+            epoch = self._epoch if isinstance(self._epoch, int) else await self._epoch
             await self._door.use.presence.offline(self.principal.domain, self.principal.name, epoch, why)
         except Unavailable as error:
             self._door.counts["presence_not_told"] += 1

@@ -149,10 +149,11 @@ class DeviceCare:
         if visit is None:
             return
         if record.topic.endswith(REQUEST):
-            visit.queued.discard(record.message_id)
-            visit.room.set()
+            visit.queued.pop(record.message_id, None)
+            if visit.room is not None:
+                visit.room.set()
             if not visit.qos:
-                visit.commands.discard(record.message_id)
+                visit.commands.pop(record.message_id, None)
             return
         key, sequence = self._records.delta_of(record)
         visit.sequences[key] = max(sequence, visit.sequences.get(key, 0))
@@ -168,7 +169,7 @@ class DeviceCare:
                 self._evidence.note(lambda: self._shadows.deliver([(key, sequence, "acknowledged")]))
             return
         for visit in self._visits.get(principal.identity, {}).values():
-            visit.commands.discard(record.message_id)
+            visit.commands.pop(record.message_id, None)
             if visit.behind:
                 self._handover.begin(visit)
         self._learn(principal.domain, record.message_id, refused)

@@ -40,7 +40,7 @@ class Handover:
     def carry_on(self, visit: CareVisit, command_id: str) -> None:
         """Hand over what was on its way to an earlier connection of the session; it is let go if it is over."""
         if command_id not in visit.commands:
-            visit.commands.add(command_id)
+            visit.commands[command_id] = None
             visit.waiting.append((command_id, True))
             self.begin(visit)
 
@@ -71,7 +71,7 @@ class Handover:
         if len(visit.waiting) >= MAX_WAITING:
             visit.behind = True  # it is looked up in the database when its turn comes
         else:
-            visit.commands.add(command_id)
+            visit.commands[command_id] = None
             visit.waiting.append((command_id, again))
         self.begin(visit)
 
@@ -86,12 +86,12 @@ class Handover:
                 await self._room_for_more(visit)
                 command_id, again = visit.waiting[0]
                 record = await self._claimed(visit, command_id, again)
-                visit.waiting.popleft()
+                visit.waiting.pop(0)
                 if record is None:
-                    visit.commands.discard(command_id)
+                    visit.commands.pop(command_id, None)
                     visit.let_go(command_id)
                 else:
-                    visit.queued.add(command_id)
+                    visit.queued[command_id] = None
                     visit.push((record,))
         finally:
             visit.handing = None
@@ -113,11 +113,12 @@ class Handover:
     async def _room_for_more(self, visit: CareVisit) -> None:
         """Wait while many are on their way to a socket that takes none, so that they can still be taken back."""
         while len(visit.queued) >= MAX_QUEUED:
-            visit.room.clear()
+            visit.room = asyncio.Event()
             try:
                 await asyncio.wait_for(visit.room.wait(), QUEUED_AT_MOST_S)
             except TimeoutError:
                 visit.queued.clear()  # some were too large for the client, or it wants none any more
+            visit.room = None
 
     async def _claimed(self, visit: CareVisit, command_id: str, again: bool) -> Record | None:
         """The command's message, if this connection is to hand it over now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
@@ -39,10 +38,10 @@ class CareVisit:
         self.carried: dict[str, Pushed] = {each.mark: each for each in carried.pushed if not each.fate}
         self.wanted: Collection[Wanted] = ()
         self.sequences: dict[ShadowKey, int] = {}
-        self.commands: set[str] = set()
-        self.waiting: deque[tuple[str, bool]] = deque()
-        self.queued: set[str] = set()
-        self.room = asyncio.Event()
+        self.commands: dict[str, None] = {}
+        self.waiting: list[tuple[str, bool]] = []
+        self.queued: dict[str, None] = {}
+        self.room: asyncio.Event | None = None
         self.behind = False
         self.over = False
         self.handing: asyncio.Task[None] | None = None
