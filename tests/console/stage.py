@@ -84,8 +84,9 @@ class Stage:
     async def publish_as(self, credential: Credential, topic: str, payload: bytes) -> None:
         """Publish one message over MQTT 5, whether it is taken or refused."""
         host, port = self.gateway.mqtt
-        login = {"username": credential.username, "password": credential.password}
-        async with aiomqtt.Client(host, port, protocol=aiomqtt.ProtocolVersion.V5, **login) as client:
+        name, secret = credential.username, credential.password
+        version = aiomqtt.ProtocolVersion.V5
+        async with aiomqtt.Client(host, port, username=name, password=secret, protocol=version) as client:
             await client.publish(topic, payload, qos=1)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import { rewindBar } from "../parts/rewind.js";
 import { publishDialog } from "./explorer-publish.js";
 
 const KEPT = 2_000;
+const MOVED_EVERY_MS = 150;
 const STARTS = { live: "Live", latest: "Last values, then live", hour: "The last hour", earliest: "From the beginning" };
 
 export function explorer(root, context) {
@@ -19,6 +20,7 @@ export function explorer(root, context) {
   let start = "latest";
   let policy = "complete";
   let messages = []; // newest first, KEPT at most
+  let waiting = []; // came since the last drawing, oldest first
   let held = null; // what is shown while it stands still
   let chosen = null;
   let life = null;
@@ -100,16 +102,26 @@ export function explorer(root, context) {
   }
 
   function hold() {
+    flush();
     held = held ? null : Object.assign(messages.slice(), { total });
     list.show(shown());
     update();
   }
 
+  /** Lines move a few times a second, which is as fast as anybody reads; what comes between is taken together. */
   function take(came) {
     total += came.length;
-    messages = came.toReversed().concat(messages).slice(0, KEPT);
+    waiting = waiting.concat(came).slice(-KEPT);
+  }
+
+  function flush() {
+    if (!waiting.length) return;
+    const came = waiting.toReversed();
+    waiting = [];
+    const wasEmpty = !messages.length;
+    messages = came.concat(messages).slice(0, KEPT);
     if (!held) list.show(messages, came.length);
-    if (came.length && total === came.length) update();
+    if (wasEmpty) update();
   }
 
   function begin(options) {
@@ -118,6 +130,7 @@ export function explorer(root, context) {
     const { signal } = life;
     leave.addEventListener("abort", () => life.abort(), { signal });
     messages = [];
+    waiting = [];
     held = null;
     total = before = 0;
     problem = "";
@@ -148,6 +161,7 @@ export function explorer(root, context) {
     leave,
   );
   begin();
+  every(MOVED_EVERY_MS, leave, flush);
   every(1_000, leave, () => {
     rate = total - before;
     before = total;
