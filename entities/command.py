@@ -128,7 +128,8 @@ def advance(command: Command, evidence: str, now: int, answer: Mapping[str, Any]
     """
     state = LIFE.get((command.state, evidence))
     if state is None:
-        if command.is_final and answer is not None and len(command.late) < MAX_LATE and answer not in command.late:
+        is_news = answer is not None and answer != command.answer and answer not in command.late
+        if command.is_final and answer is not None and is_news and len(command.late) < MAX_LATE:
             return replace(command, late=(*command.late, answer))
         return command
     if state == RUNNING == command.state and answer == command.answer:

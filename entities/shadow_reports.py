@@ -24,7 +24,6 @@ from .shadow import (
 )
 from .shadow_changes import advance, revive, settle
 
-
 # How much later than the gateway's own time a device's may be, see adapters/timestamps.py.
 AHEAD_MS: Final = 5 * 60 * 1000
 

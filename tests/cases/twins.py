@@ -91,8 +91,9 @@ async def twin(
         try:
             yield device
         finally:
-            listening.cancel()
-            await asyncio.wait((listening,))
+            while not listening.done():  # an answer that arrives just now swallows the first request to end
+                listening.cancel()
+                await asyncio.wait((listening,), timeout=1)
 
 
 async def shadow(api: httpx.AsyncClient, device_id: str, **query: Any) -> dict[str, Any]:

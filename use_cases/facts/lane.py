@@ -52,6 +52,9 @@ class FactLane:
         partition, log = self.claim.partition, self._tools.log
         progress = await self._patiently(lambda: log.committed(self.claim.reader))
         place = progress[partition].position
+        places = self._tools.places
+        if places is not None:
+            await self._patiently(partial(places.catch_up, self.claim, place, self._handler))
         failures = 0
         while True:
             try:
@@ -227,6 +230,8 @@ class FactLane:
         while (done := self._fates.next_commit()) is not None:
             await self._patiently(partial(self._commit, *done))
             self._fates.committed()
+            if self._tools.places is not None:
+                await self._patiently(partial(self._tools.places.passed, self.claim, done[0]))
 
     async def _commit(self, place: Position, tally: Tally) -> None:
         reader, partition = self.claim.reader, self.claim.partition

@@ -5,15 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ...entities.errors import IotSphereError
 from ...entities.message import Entry, Record
-from ...entities.position import Partition
+from ...entities.position import Partition, Position
 from ..ports.clock import Clock
+from ..ports.facts import FactHandler
 from ..ports.message_log import MessageLog
 from ..publish import MessagePublishUseCase
 
 Bury = Callable[[str, Entry, IotSphereError | None, int], Record]
+
+
+class Places(Protocol):
+    """Knows how far the facts are in the database, whichever copy of it this is. Both raise Unavailable."""
+
+    async def catch_up(self, claim: Claim, committed: Position, handler: FactHandler) -> None:
+        """Bring the database to the committed place. Raises Fenced."""
+        ...
+
+    async def passed(self, claim: Claim, place: Position) -> None:
+        """All up to a place is in the database."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +51,15 @@ class LaneSettings:
 @dataclass(frozen=True, slots=True)
 class LaneTools:
     """What lanes work with. ``bury`` makes the dead letter of (reader, entry, refusal or None for poison, attempts): the
-    same one for the same entry, so that a repetition is known; it takes any refusal, and never raises."""
+    same one for the same entry, so that a repetition is known; it takes any refusal, and never raises. ``places``: what
+    the store of the handlers' effects knows of the log; None where it is part of the log."""
 
     log: MessageLog
     clock: Clock
     publish: MessagePublishUseCase
     bury: Bury
     settings: LaneSettings = field(default_factory=LaneSettings)
+    places: Places | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,26 @@ class Shadows:
             except NotFound:
                 continue  # somebody was quicker
 
+    async def clamp(self, domain: str, partition: str, epoch: int, last: int) -> int:
+        """The log ends at a place that shadows know to lie behind: what comes there now was never folded in.
+
+        ``partition``: its channel and number. Returns how many shadows there were. Raises Unavailable.
+        """
+        count = 0
+        after = ""
+        while page := await self._database.scan(SHADOWS.name, f"{domain}/", after):
+            changes: list[tuple[ShadowKey, Change]] = [
+                (shadow_key(one.key), partial(_clamp, partition, (epoch, last)))
+                for one in page
+                if is_shadow_key(one.key)
+            ]
+            for answer in await self.writer.many(changes):
+                if isinstance(answer, Unavailable):
+                    raise answer
+                count += not isinstance(answer, IotSphereError) and answer.changed
+            after = page[-1].key
+        return count
+
     async def adopt(self, key: ShadowKey, before: Body | None, after: Body | None) -> Answer | None:
         """Make a version of a change that was made with the tools of the database, from the bodies around it.
 
@@ -185,6 +205,17 @@ def _delete(wanted: Wanted, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
 def _deliver(sequence: int, status: str, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
     after = deliver(shadow, sequence, status, at)
     return after, Answer(after.version, after.sequence, changed=False)
+
+
+def _clamp(partition: str, last: tuple[int, int], shadow: Shadow, at: int) -> tuple[Shadow, Answer]:  # noqa: ARG001  (the shape of a change)
+    def clamped(places: Places) -> Places:
+        known = places.get(partition)
+        return places if known is None or known[0] != last[0] or known <= last else {**places, partition: last}
+
+    folded, buried = clamped(shadow.folded), clamped(shadow.buried)
+    changed = folded is not shadow.folded or buried is not shadow.buried
+    after = replace(shadow, folded=folded, buried=buried) if changed else shadow
+    return after, Answer(after.version, after.sequence, changed)
 
 
 def _by_hand(was: Shadow | None, now: Shadow | None) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ..adapters.alerts import alert
 from ..adapters.client.fleet import ClientFleet
 from ..adapters.client.state import ClientState, StateUseCases
 from ..adapters.command_messages import CommandMessages
@@ -23,7 +24,7 @@ from ..adapters.shadow.keeping import ShadowKeeping
 from ..adapters.shadow.requests import ShadowRequests
 from ..adapters.telemetry_facts import TelemetryFacts
 from ..entities.errors import RequestInvalid
-from ..entities.position import partition_index
+from ..entities.position import Partition, Position, partition_index
 from ..entities.shadow import ShadowKey
 from ..settings import Settings
 from ..use_cases.access.devices import Devices
@@ -33,6 +34,7 @@ from ..use_cases.changes.propagate import ChangeStores, PropagateChanges
 from ..use_cases.command.commands import Commands
 from ..use_cases.command.documents import COMMANDS, ROLLOUTS, TARGETS
 from ..use_cases.command.rollouts import Reach, Rollouts
+from ..use_cases.facts.places import PLACES, StatePlaces
 from ..use_cases.facts.processor import Processor
 from ..use_cases.facts.tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
@@ -50,7 +52,10 @@ from ..use_cases.users import NOTIFICATIONS, PREFERENCES, Notifications, Prefere
 
 TOLD: Final = (SHADOWS, COMMANDS, NOTIFICATIONS, PREFERENCES)
 READINGS: Final = ("latest", "history")  # where MongoDB keeps telemetry
-COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS, DEVICES, ROLLOUTS, TARGETS)
+COLLECTIONS: Final = (*TOLD, HISTORY, HEARTBEATS, DEVICES, ROLLOUTS, TARGETS, PLACES)
+OLD_LOG: Final = (
+    "the log was restored without the database: what is missing in it is in the state; restore both together"
+)
 
 
 def kind_of(settings: Settings) -> str:
@@ -154,7 +159,14 @@ class State:
             self.keeping,
             clock,
         )
-        tools = LaneTools(log, clock, ground.publish, fact_letters(edge, clock))
+
+        async def behind(partition: Partition, last: Position) -> None:
+            found = await self.shadows.clamp(partition.domain, f"{partition.channel}/{partition.number}", *last)
+            facts = {"partition": f"{partition.channel}/{partition.number}", "shadows": found, "remedy": OLD_LOG}
+            await ground.publish([alert(edge, partition.domain, "log_older_than_database", facts, clock.now())])
+
+        places = StatePlaces(database, log, behind, clock)
+        tools = LaneTools(log, clock, ground.publish, fact_letters(edge, clock), places=places)
         self.telemetry = ground.telemetry
         self.processors: list[Processor] = [
             Processor(tools, "shadows", "shadow", ShadowFacts(self.shadows)),
