@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -29,21 +29,22 @@ Client = pymongo.MongoClient[dict[str, Any]]
 
 
 class Sums(NamedTuple):
-    """What the rows of minutes add up to.
-
-    ``alike``: whether those of hours and days do so too. ``unfinished``: kills that left a batch begun and not done.
-    """
+    """What the rows of minutes add up to. ``alike``: whether those of hours and days do so too."""
 
     rows: int
     readings: int
     total: float
     alike: bool
-    unfinished: int = 0
 
 
 def survive(data: Path, database: str, folder: Path, spots: Sequence[str], per_batch: int) -> Sums:
     """Run the stream, kill it at each of the spots, let it end at last, and add up. Raises RuntimeError."""
-    rng, unfinished = random.Random(1), 0
+    rng = random.Random(1)
+
+    def inside() -> bool:
+        """Whether more is counted than all batches that are done can have held: the rest is of one that is not."""
+        return sums_in(database).readings > _batches(folder) * per_batch
+
     for spot in spots:
         with (
             Client(database) as client,
@@ -51,16 +52,16 @@ def survive(data: Path, database: str, folder: Path, spots: Sequence[str], per_b
             _stream(data, database, folder, per_batch) as child,
         ):
             try:
-                _await(spot, child, changes, folder / "commits", rng)
+                while not _is_at(spot, child, changes, rng, inside):
+                    os.killpg(child.pid, signal.SIGCONT)
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-        unfinished += _batches(folder / "offsets") > _batches(folder / "commits")
     with _stream(data, database, folder, per_batch) as child:
         printed, told = child.communicate(timeout=SECONDS)
         if child.returncode != 0 or '"ended": "done"' not in printed:
             raise RuntimeError(printed + told[-4_000:])
-    return sums_in(database)._replace(unfinished=unfinished)
+    return sums_in(database)
 
 
 def sums_in(database: str) -> Sums:
@@ -88,24 +89,26 @@ def _stream(data: Path, database: str, folder: Path, per_batch: int) -> subproce
     )
 
 
-def _await(spot: str, child: subprocess.Popen[str], changes: Any, commits: Path, rng: random.Random) -> None:
-    """Wait until a row is set of the batch after the next one or two that are done."""
+def _is_at(
+    spot: str, child: subprocess.Popen[str], changes: Any, rng: random.Random, inside: Callable[[], bool]
+) -> bool:
+    """Wait until a row is set, freeze the driver, and tell whether it is at the spot."""
     ends = time.monotonic() + SECONDS
-    wanted = _batches(commits) + rng.randint(0, 1)
     while time.monotonic() < ends:
         if child.poll() is not None:
             raise RuntimeError(f"the stream ended before it was killed: {child.communicate()[1][-4_000:]}")
-        change = changes.try_next()
-        if _batches(commits) < wanted or change is None:
+        if changes.try_next() is None:
             continue
         if spot == "anywhere":
             time.sleep(rng.random() * 2)
-        return
+            return True
+        os.killpg(child.pid, signal.SIGSTOP)
+        return inside()
     raise RuntimeError("the stream wrote nothing in time")
 
 
 def _batches(folder: Path) -> int:
-    return len([path for path in folder.glob("*") if path.name.isdigit()])
+    return len([path for path in (folder / "commits").glob("*") if path.name.isdigit()])
 
 
 def main(

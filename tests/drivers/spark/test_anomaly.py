@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from iotsphere.drivers.spark.jobs import Announcement, Run
 from iotsphere.drivers.spark.jobs.anomaly import JOB, judged
@@ -99,11 +99,15 @@ def test_alerts_are_kept_and_told_once_each(spark: SparkSession, tmp_path: Path)
 
     run = Run(JOB.settings({}), "app", True, Path(), str(tmp_path / "live"), announce)
     readings = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "log"))
+
+    def keep(frame: DataFrame, number: int) -> None:
+        JOB.write(frame, run, number)
+
     query = (
         JOB.transform(readings, run)
         .writeStream.outputMode(JOB.mode)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .foreachBatch(lambda frame, number: JOB.write(frame, run, number))
+        .foreachBatch(keep)
         .trigger(availableNow=True)
         .start()
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from iotsphere.drivers.spark.jobs import Announcement, Run
 from iotsphere.drivers.spark.jobs.health import JOB, examined
@@ -22,7 +22,9 @@ from .stores import Embedded
 
 SECOND = 1_000_000
 RULE = HealthRule()
-FLEET = make(readings=4_000, devices=4, period_s=60, metrics=("temperature", "battery"), seed=3, late=0, duplicate=0, silent=0.05)
+FLEET = make(
+    readings=4_000, devices=4, period_s=60, metrics=("temperature", "battery"), seed=3, late=0, duplicate=0, silent=0.05
+)
 
 
 def table(rows: Iterable[tuple[str, int, float | None]]) -> pa.Table:
@@ -101,11 +103,15 @@ def test_a_fleet_that_falls_silent_is_noticed_though_nothing_arrives(spark: Spar
 
     run = Run(JOB.settings({"wake_s": "0.5"}), "app", True, Path(), str(tmp_path / "live"), announce)
     readings = spark.readStream.schema(SPARK_SCHEMA).parquet(str(tmp_path / "log"))
+
+    def keep(frame: DataFrame, number: int) -> None:
+        JOB.write(frame, run, number)
+
     query = (
         JOB.transform(readings, run)
         .writeStream.outputMode(JOB.mode)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .foreachBatch(lambda frame, number: JOB.write(frame, run, number))
+        .foreachBatch(keep)
         .start()
     )
     try:

@@ -1,0 +1,152 @@
+"""`python -m bench.spark_rollup`: the rollup in batch beside DuckDB on the same files, and in stream into MongoDB.
+
+Seconds by the clock depend on who else uses the machine; the CPU seconds of all processes that take part do so less.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import duckdb
+import psutil
+import pyarrow.parquet as pq
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from iotsphere.drivers.spark.jobs import Run
+from iotsphere.drivers.spark.jobs.rollup import JOB
+from iotsphere.drivers.spark.schema import SPARK_SCHEMA
+from iotsphere.drivers.spark.session import open_session
+from tests.support.mongo import NAME, single
+from tests.support.readings import Plan, pieces
+
+METRICS: Final = ("temperature", "humidity", "battery", "energy")
+# The same rows, as DuckDB would be asked for them; without the growth of counters and the marks.
+PEER: Final = """
+WITH once AS (SELECT * FROM read_parquet('{files}') WHERE value IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY message_id, metric, sample ORDER BY "offset") = 1)
+SELECT device_id, metric, date_trunc('{unit}', event_time) AS start, count(*), sum(value), min(value), max(value),
+    avg(value), arg_max(value, (event_time, "offset", sample)), quantile_disc(value, [0.5, 0.95, 0.99])
+FROM once GROUP BY ALL"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds by the clock, and CPU seconds of this process and all that it started."""
+
+    wall: float
+    cpu: float
+
+    def told(self, rows: int) -> str:
+        """For people."""
+        return f"{self.wall:.1f} s, {rows / self.wall:,.0f} rows/s; {self.cpu / rows * 1e6:.1f} CPU s per million rows"
+
+
+def cost_of(work: Callable[[], None]) -> Cost:
+    """What some work costs."""
+    wall, cpu = time.perf_counter(), _cpu()
+    work()
+    return Cost(time.perf_counter() - wall, _cpu() - cpu)
+
+
+def _cpu() -> float:
+    me = psutil.Process()
+    used = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used += times.user + times.system + times.children_user + times.children_system * (process != me)
+    return used
+
+
+def run_to(database: str, *, following: bool) -> Run:
+    """A run of the job that writes into a database."""
+    return Run(JOB.settings({"keep_minutes_days": "0"}), "bench", following, Path(), database)
+
+
+def in_batch(spark: SparkSession, files: str, run: Run) -> Cost:
+    """All rows of all three resolutions, computed and counted but kept nowhere, as with DuckDB."""
+    readings = spark.read.schema(SPARK_SCHEMA).parquet(files)
+    return cost_of(lambda: JOB.transform(readings, run).write.format("noop").mode("overwrite").save())
+
+
+def by_duckdb(files: str) -> Cost:
+    """The same by DuckDB on as many threads."""
+
+    def work() -> None:
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'; SET threads = 2")
+            for unit in ("minute", "hour", "day"):
+                query = PEER.format(files=f"{files}/*.parquet", unit=unit)
+                connection.execute(f"CREATE OR REPLACE TABLE rows AS {query}")
+
+    return cost_of(work)
+
+
+def in_stream(spark: SparkSession, files: str, run: Run, checkpoint: Path) -> Cost:
+    """A file a batch, into the database of the run."""
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        JOB.write(frame, run, batch)
+
+    def work() -> None:
+        readings = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(files)
+        stream = JOB.transform(readings, run).writeStream.outputMode(JOB.mode).foreachBatch(keep)
+        stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    return cost_of(work)
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Readings in batch.")] = 5_000_000,
+    streamed: Annotated[int, typer.Option(help="Readings in stream.")] = 1_000_000,
+    devices: int = 500,
+    period_s: Annotated[float, typer.Option(help="Seconds between two messages of a device.")] = 5.0,
+    skew: Annotated[bool, typer.Option(help="One device sends nine in ten of the readings, in stream.")] = False,
+) -> None:
+    """Measure, and say what was found."""
+    console, folder = Console(), Path(tempfile.mkdtemp(prefix="iotsphere-rollup-"))
+    try:
+        spark = open_session("bench", "local[2]", {"spark.sql.shuffle.partitions": "4"}, folder / "spark")
+        if rows:
+            _write(folder / "batch", rows, 1_000_000, devices, period_s)
+            _write(folder / "warm", 20_000, 20_000, devices, period_s)
+            in_batch(spark, str(folder / "warm"), run_to("", following=False))
+            ours = in_batch(spark, str(folder / "batch"), run_to("", following=False))
+            peer = by_duckdb(str(folder / "batch"))
+            console.print(f"batch of {rows:,}: {ours.told(rows)}")
+            console.print(f"DuckDB on the same: {peer.told(rows)}; {ours.wall / peer.wall:.1f} times as long here")
+        if streamed:
+            _write(folder / "stream", streamed, 100_000, devices, period_s, skew=skew)
+            with single(folder / "mongo") as server:
+                run = run_to(f"mongodb://127.0.0.1:{server.port}/bench?replicaSet={NAME}", following=True)
+                cost = in_stream(spark, str(folder / "stream"), run, folder / "checkpoint")
+            console.print(f"stream of {streamed:,} into MongoDB, 100,000 a batch: {cost.told(streamed)}")
+        spark.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _write(folder: Path, rows: int, piece: int, devices: int, period_s: float, *, skew: bool = False) -> None:
+    folder.mkdir()
+    plan = Plan(rows, devices, METRICS, period_s=period_s, late=0)
+    for number, fleet in enumerate(pieces(plan, piece)):
+        table = fleet.rows
+        if skew:
+            names = table["device_id"].to_pylist()
+            hot = ["meter-hot" if number % 10 else name for number, name in enumerate(names)]
+            table = table.set_column(table.column_names.index("device_id"), table.field("device_id"), [hot])
+        pq.write_table(table, folder / f"part-{number:05d}.parquet")
+
+
+if __name__ == "__main__":
+    typer.run(main)
