@@ -448,3 +448,18 @@ async def test_a_deletion_buries_what_was_sent_before_it_by_its_place(house: Hou
     assert not isinstance(new, IotSphereError)
     assert (late.outcome, new.outcome, new.version) == ("superseded", "applied", 3)
     assert (await house.shadow()).reported == {"r": 3}
+
+
+async def test_places_beyond_the_end_of_the_log_are_put_right(house: House) -> None:
+    other = ShadowKey(DOMAIN, "dev-t")
+    await house.shadows.fold([(KEY, said({"r": 1}, place=at_offset(9))), (other, said({"r": 1}, place=at_offset(2)))])
+    assert await house.shadows.clamp(DOMAIN, "shadow/0", 1, 4) == 1
+    assert await house.shadows.clamp(DOMAIN, "shadow/0", 1, 4) == 0
+    before = (await house.shadow()).version
+    old, new = await house.shadows.fold(
+        [(KEY, said({"r": 2}, place=at_offset(4))), (KEY, said({"r": 3}, place=at_offset(5)))]
+    )
+    assert not isinstance(old, IotSphereError)
+    assert not isinstance(new, IotSphereError)
+    assert (old.changed, new.version) == (False, before + 1)
+    assert (await house.shadow()).reported == {"r": 3}
