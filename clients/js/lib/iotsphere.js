@@ -147,7 +147,7 @@ var Connection = class {
       else if (frame.ref !== "pulse") this.#hooks.frame(frame);
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
-    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"));
+    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"), 0);
   }
   /** Show a token; null when the connection is lost meanwhile. */
   #authenticate(token) {
@@ -1037,6 +1037,7 @@ function encode(members) {
 
 // src/command.ts
 var WAIT = 25;
+var isNewer = (told, known) => told.steps.length > known.steps.length || told.steps.length === known.steps.length && (told.progress ?? 0) > (known.progress ?? 0);
 function command(client, device, payload, options = {}) {
   const { id, idempotencyKey, expiresAt, timeout, signal } = options;
   const identity = idempotencyKey === void 0 ? { messageId: id ?? uuid() } : { idempotencyKey };
@@ -1071,21 +1072,17 @@ function command(client, device, payload, options = {}) {
       ...signal && { signal }
     });
     try {
-      const first = await accepted;
-      yield first;
-      if (first.final) return;
+      let known = await accepted;
+      yield known;
+      if (known.final) return;
       await status.ready();
-      let seen = JSON.stringify(first);
       const now = await ask(0);
-      if (JSON.stringify(now) !== seen) yield now;
+      if (isNewer(now, known)) yield known = now;
       if (now.final) return;
-      seen = JSON.stringify(now);
       for await (const { payload: payload2 } of status) {
         const told = payload2;
-        if (told.commandId !== first.commandId || told.steps.length < facts.steps.length) continue;
-        if (JSON.stringify(told) === seen) continue;
-        facts = told;
-        yield told;
+        if (told.commandId !== known.commandId || !isNewer(told, known)) continue;
+        yield facts = known = told;
         if (told.final) return;
       }
     } finally {

@@ -2,7 +2,7 @@
 
 import type { ConnectOptions } from "./types.js";
 
-/** `tail`: the cursor of what came last; `taken`: of what the page has finished with, kept in the storage under `key`. */
+/** `tail`: the cursor of what came last; `taken`: of what the page has finished with, kept in the storage by name. */
 export class Bookmark {
   tail: string | null;
   taken: string | null;

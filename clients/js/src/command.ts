@@ -55,6 +55,10 @@ export interface Command extends PromiseLike<CommandFacts>, AsyncIterable<Comman
   cancel(options?: RequestOptions): Promise<CommandFacts>;
 }
 
+const isNewer = (told: CommandFacts, known: CommandFacts): boolean =>
+  told.steps.length > known.steps.length ||
+  (told.steps.length === known.steps.length && (told.progress ?? 0) > (known.progress ?? 0));
+
 /** Ask a device to do something. The promise rejects only when the gateway refuses it or the signal aborts. */
 export function command(
   client: Client,
@@ -100,21 +104,17 @@ export function command(
       ...(signal && { signal }),
     });
     try {
-      const first = await accepted;
-      yield first;
-      if (first.final) return;
+      let known = await accepted;
+      yield known;
+      if (known.final) return;
       await status.ready();
-      let seen = JSON.stringify(first);
       const now = await ask(0); // what happened before the subscription began
-      if (JSON.stringify(now) !== seen) yield now;
+      if (isNewer(now, known)) yield (known = now);
       if (now.final) return;
-      seen = JSON.stringify(now);
       for await (const { payload } of status) {
         const told = payload as unknown as CommandFacts;
-        if (told.commandId !== first.commandId || told.steps.length < facts!.steps.length) continue;
-        if (JSON.stringify(told) === seen) continue;
-        facts = told;
-        yield told;
+        if (told.commandId !== known.commandId || !isNewer(told, known)) continue;
+        yield (facts = known = told);
         if (told.final) return;
       }
     } finally {

@@ -144,7 +144,7 @@ export class Connection {
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
     // Some engines tell no close of a connection that was never opened.
-    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"));
+    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, "no connection"), 0);
   }
 
   /** Show a token; null when the connection is lost meanwhile. */

@@ -3,7 +3,7 @@
 import { IotSphereError } from "./errors.js";
 import type { RequestOptions } from "./types.js";
 
-/** Run `begin` (it returns how to withdraw) until it settles, `timeout` milliseconds have passed, or the signal aborts. */
+/** Run `begin` (it returns how to withdraw) until it settles, `timeout` ms have passed, or the signal aborts. */
 export function within<T>(
   { signal, timeout }: RequestOptions,
   usual: number,

@@ -1,4 +1,4 @@
-/** One subscription over as many connections as it takes: cursors, gaps, a bounded buffer, and the clock of a rewind. */
+/** One subscription over as many connections as it takes: cursors, gaps, a bounded buffer, the clock of a rewind. */
 
 import { Bookmark } from "./bookmark.js";
 import type { Client } from "./client.js";

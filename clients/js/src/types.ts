@@ -67,7 +67,7 @@ export interface ConnectOptions {
   backoff?: { min?: number; max?: number };
   /** Where cursors of `resume` are kept; `sessionStorage` where there is one. */
   storage?: Pick<Storage, "getItem" | "setItem" | "removeItem"> | null;
-  /** What may wait to be sent, 1 000 messages and 4 MiB; kept across reloads with a `storage`, under one `key` a user. */
+  /** What may wait: 1 000 messages and 4 MiB; kept across reloads with a `storage`, under a `key` for each user. */
   outbox?: { messages?: number; bytes?: number; storage?: KeyStorage | null; key?: string };
   /** How long a page is hidden before subscriptions pause; 10 000. */
   hiddenAfter?: number;

@@ -63,7 +63,7 @@ export interface ConnectOptions {
     };
     /** Where cursors of `resume` are kept; `sessionStorage` where there is one. */
     storage?: Pick<Storage, "getItem" | "setItem" | "removeItem"> | null;
-    /** What may wait to be sent, 1 000 messages and 4 MiB; kept across reloads with a `storage`, under one `key` a user. */
+    /** What may wait: 1 000 messages and 4 MiB; kept across reloads with a `storage`, under a `key` for each user. */
     outbox?: {
         messages?: number;
         bytes?: number;

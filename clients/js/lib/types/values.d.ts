@@ -2,7 +2,7 @@
 import { Events } from "./events.js";
 import type { Subscription } from "./subscription.js";
 import type { Message } from "./types.js";
-/** A read-only map from topic to message; of more than `limit` topics, those that were quiet for longest are left out. */
+/** A read-only map from topic to message; past `limit` topics, those that were quiet for longest are left out. */
 export declare class LastValues extends Events<{
     change: string[];
 }> implements ReadonlyMap<string, Message> {
