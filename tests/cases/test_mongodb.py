@@ -13,7 +13,7 @@ import pymongo
 import pymongo.database
 import pytest
 import pytest_asyncio
-from bson import Int64
+from bson import Decimal128, Int64
 
 from tests.support import mongo
 from tests.support.gateway import Gateway
@@ -23,13 +23,23 @@ from .twins import shadow, twin, until_shadow
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+MAPPED = """
+[[map]]
+collection = "work_orders"
+topic = "{domain}/devices/{asset.device}/telemetry/work_order"
+payload = ["state", "price", "due"]
+"""
+
 Shell = pymongo.database.Database[dict[str, Any]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(shared_mongo: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     url = f"mongodb://127.0.0.1:{shared_mongo.port}/gateway?replicaSet={mongo.NAME}"
-    async with Gateway(tmp_path_factory.mktemp("mongodb") / "data", settings={"database": url}) as running:
+    folder = tmp_path_factory.mktemp("mongodb")
+    (folder / "changes.toml").write_text(MAPPED)
+    settings = {"database": url, "changes_file": folder / "changes.toml"}
+    async with Gateway(folder / "data", settings=settings) as running:
         yield running
 
 
@@ -155,6 +165,41 @@ async def test_case_b20_a_change_and_a_removal_at_once_end_in_the_removal(gatewa
         versions = [message["payload"]["version"] for message in await history(gateway, topic)]
         assert versions == sorted(versions)
         assert set(versions) == set(range(1, version + 1))
+
+
+async def test_a_mapped_collection_that_anybody_writes_reaches_the_browser(gateway: Gateway, shell: Shell) -> None:
+    topic = "iotsphere/devices/m10/telemetry/work_order"
+    order = {
+        "state": "open",
+        "price": Decimal128("9.90"),
+        "due": datetime(2026, 1, 1, tzinfo=UTC),
+        "asset": {"device": "m10"},
+    }
+    orders = shell["work_orders"]
+    async with browser(gateway) as page:
+        await page.subscribe(topic, "iotsphere/system/alerts")
+        orders.insert_one({"_id": "iotsphere/wo-1", **order})
+        read = await told(page, topic, lambda payload: payload["state"] == "open")
+        assert read[-1]["payload"] == {"state": "open", "price": "9.90", "due": "2026-01-01T00:00:00.000Z"}
+        assert read[-1]["metadata"]["source"] == "database/work_orders"
+        orders.update_one({"_id": "iotsphere/wo-1"}, {"$set": {"remark": "no news"}})
+        orders.update_one({"_id": "iotsphere/wo-1"}, {"$set": {"state": "done"}})
+        orders.insert_one({"_id": "iotsphere/wo-2", **order, "asset": {"device": "m/10"}})
+        read = await told(page, "iotsphere/system/alerts", lambda payload: payload["document"] == "iotsphere/wo-2")
+        assert [message["payload"]["state"] for message in read[:-1]] == ["done"]
+        assert read[-1]["payload"]["alert"] == "change_not_told"
+        orders.delete_one({"_id": "iotsphere/wo-1"})
+        await told(page, topic, lambda payload: payload.get("_change") == "delete")
+        # What is written while no gateway runs is told once it does.
+        await gateway.kill()
+        orders.insert_many({"_id": f"iotsphere/k-{n}", **order, "state": f"s{n}"} for n in range(20))
+        await gateway.start()
+    wanted = [f"s{number}" for number in range(20)]
+    deadline = time.monotonic() + 30
+    while (found := [each["payload"]["state"] for each in await history(gateway, topic)])[-20:] != wanted:
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.1)
+    assert len(found) == 23
 
 
 async def test_what_people_wrote_by_mistake_stops_nothing(gateway: Gateway, shell: Shell) -> None:
