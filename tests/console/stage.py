@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ WATCH: Final = """
 window.faults = [];
 addEventListener("securitypolicyviolation", (event) => window.faults.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
+COUNTED: Final = [(str(number), float(number)) for number in range(100_000)]
 WITHIN_MS: Final = 20_000
 expect.set_options(timeout=WITHIN_MS)
 
@@ -41,12 +42,14 @@ class Stage:
         self._contexts: list[BrowserContext] = []
         self._devices: dict[str, asyncio.Task[None]] = {}
 
-    async def simulate(self, device_id: str, interval: float = 0.1) -> None:
-        """A station whose temperature goes up by one with each message, so that a hole shows."""
+    async def simulate(
+        self, device_id: str, interval: float = 0.1, readings: Sequence[tuple[str, float]] = COUNTED
+    ) -> None:
+        """A station with a measurement every ``interval`` seconds; counted ones, so that a hole shows, unless given."""
         (credential,) = await self.gateway.add_devices([device_id])
-        readings = [(str(number), float(number)) for number in range(100_000)]
         station = Weather(Station(*credential, readings=readings), "iotsphere")
-        station._index = 0
+        if readings is COUNTED:
+            station._index = 0
         station._state["interval"] = interval
         self._devices[device_id] = asyncio.create_task(station.run(*self.gateway.mqtt))
 

@@ -12,6 +12,7 @@ const RANGES = { 2: "2 min", 15: "15 min", 60: "1 h", 360: "6 h" };
 const INKS = [1, 2, 3, 4, 5, 6];
 const MAX_CHARTS = 24;
 const DRAWN_EVERY_MS = 200;
+const LEAST_SHOWN_S = 30;
 
 /** `told(clock)`: what the gateway says of a rewind's time. */
 export function telemetryPanel(root, { domain, leave, listen }, device, told) {
@@ -88,15 +89,22 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
     update();
   }
 
+  /** The whole range, or what there is of it: a chart that is nearly empty shows nothing. */
+  function beginning(now) {
+    const first = Math.min(...[...charts.values()].map((one) => one.series.times[0] ?? now));
+    return Math.max(now - minutes * 60, Math.min(first, now - LEAST_SHOWN_S));
+  }
+
   function draw() {
     const now = seconds();
+    const from = beginning(now);
     for (const [metric, one] of charts) {
       if (!one.chart) {
         const place = [...root.querySelectorAll("[data-metric]")].find((each) => each.dataset.metric === metric);
         if (!place) continue;
         one.chart = new Chart(place.querySelector(".plot"), one.series, `--series-${one.ink}`, life.signal);
       }
-      one.chart.draw(now - minutes * 60, now);
+      one.chart.draw(from, now);
     }
   }
 
