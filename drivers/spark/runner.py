@@ -27,7 +27,7 @@ from .source import LogSource, Wanted, read_options
 
 POLL_S: Final = 1
 TICK_S: Final = 5.0
-STARTS: Final = 4
+STARTS: Final = 6
 MakeRun = Callable[[str, bool], Run]
 
 

@@ -126,7 +126,7 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
     values = job.settings(asked.options)
     output = asked.output or settings.data.resolve() / (job.output or job.name)
     gateway = None if asked.maintain else _gateway(job, settings, asked)
-    outlets = Outlets(output.absolute(), database_of(settings), gateway)
+    outlets = Outlets(output.absolute(), database_of(settings))
     checkpoint = asked.checkpoint or (folder / job.name if asked.follow else None)
     domains = () if asked.domain == "*" else tuple(asked.domain.split(","))
     with ExitStack() as stack:

@@ -20,11 +20,10 @@ TOLD_AT_MOST = 200_000
 
 
 class Outlets(NamedTuple):
-    """Where results go. ``gateway``: URL and token, None for jobs that publish nothing."""
+    """Where results go that are not published."""
 
     output: Path
     database: str
-    gateway: tuple[str, str] | None
 
 
 def log_of(settings: Settings) -> str:
