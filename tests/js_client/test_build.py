@@ -55,7 +55,7 @@ def test_it_is_small_and_needs_nothing() -> None:
 
 def test_who_takes_less_ships_less(node: str, tmp_path: Path) -> None:
     (tmp_path / "page.js").write_text(f'import {{ connect }} from "{LIB}/iotsphere.js"; globalThis.connect = connect;')
-    options = {"entryPoints": [str(tmp_path / "page.js")], "outfile": str(tmp_path / "out.js")}
+    options: dict[str, object] = {"entryPoints": [str(tmp_path / "page.js")], "outfile": str(tmp_path / "out.js")}
     options |= {"bundle": True, "minify": True, "format": "esm"}
     build = f'import {{ build }} from "esbuild"; await build({json.dumps(options)})'
     run(node, "--input-type=module", "--eval", build)

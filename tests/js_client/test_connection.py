@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from iotsphere.drivers.clock import ManualClock
+from iotsphere.drivers.memory.log import MemoryLog
+from tests.client.house import TOPIC, open_door, open_house
 from tests.js_client.engines import Chromium, Engine, Node
 from tests.support.gateway import Gateway
 from tests.support.proxy import FaultyProxy, faulty_proxy
-from tests.use_cases.stage import soon
+from tests.use_cases.stage import DOMAIN, soon
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -116,7 +118,7 @@ async def test_outbox_keeps_what_is_published_offline_and_repeats_without_duplic
     assert got["last"] == {"messages": 0, "bytes": 0, "full": False}
 
 
-async def test_full_outbox_says_so(engine: Engine, gateway: Gateway) -> None:
+async def test_full_outbox_says_so(engine: Engine) -> None:
     got = await engine.run("""
         const client = lib.connect("ws://127.0.0.1:9/", { token: "x", outbox: { messages: 2 } });
         const told = g.record(client, "outbox").outbox;
@@ -333,6 +335,51 @@ async def test_outbox_outlives_the_page(engine: Engine, gateway: Gateway) -> Non
         topic=topic,
     )
     assert got == {"kept": 4, "left": 0, "values": [0, 1, 2], "refused": "topic_invalid"}
+
+
+async def test_b10_what_cannot_be_had_is_told_with_its_range(node: Node) -> None:
+    clock = ManualClock()
+    async with open_house(partitions=1, clock=clock) as house, open_door(house) as door:
+        await node.run(CONNECT, url=door.url, token=house.token())
+        await node.run(LISTEN, topic=TOPIC)
+        await node.run(
+            "await g.client.publish(given.topic, 0); await g.until(() => g.told.message.length === 1)", topic=TOPIC
+        )
+        await node.run("g.kept = g.subscription.cursor; await g.subscription.close()")
+        await node.run(
+            "await Promise.all([1, 2, 3, 4, 5, 6, 7].map((n) => g.client.publish(given.topic, n)))", topic=TOPIC
+        )
+        shelf = house.log.shelf(house.log.partitions(DOMAIN, "telemetry")[0])
+        shelf.trim(3)
+        got = await node.run(
+            """
+            const late = g.client.subscribe(given.topic, { from: g.kept });
+            const told = g.record(late, "message", "gap");
+            await g.until(() => told.message.length === 5);
+            g.kept = late.cursor;
+            await g.client.close();
+            return [g.values(told.message), told.gap];
+            """,
+            topic=TOPIC,
+        )
+        missed = {"partition": "telemetry/0", "first": 2, "last": 3, "count": 2, "reason": "retention"}
+        assert got == [[3, 4, 5, 6, 7], [{"missed": [missed], "resumed": False}]]
+    clock.advance(5_000)
+    async with open_house(partitions=1, clock=clock, log=MemoryLog(clock)) as rebuilt, open_door(rebuilt) as door:
+        await node.run(CONNECT, url=door.url, token=rebuilt.token())
+        got = await node.run(
+            """
+            await g.client.publish(given.topic, 8);
+            const late = g.client.subscribe(given.topic, { from: g.kept });
+            const told = g.record(late, "message", "gap");
+            await g.until(() => told.message.length === 1);
+            await g.client.close();
+            return [g.values(told.message), told.gap[0].missed.map(({ reason }) => reason)];
+            """,
+            topic=TOPIC,
+        )
+    assert got[0] == [8]
+    assert set(got[1]) == {"rebuilt"}
 
 
 async def test_b10_thousand_subscriptions_race_publications_and_none_misses_the_last_value(
