@@ -20,7 +20,7 @@ from .part import Part, Scale
 from .parts import PARTS
 from .programs import HERE, BenchFailed, build
 from .progress import Progress
-from .report import Row, as_markdown, ratios, save, systems, write_docs
+from .report import Row, as_markdown, draw, ratios, save, systems, write_docs
 from .run import Result, measure
 from .scenarios import DEVICES, Scenario, scenarios
 from .section import Section, disturbance
@@ -160,6 +160,7 @@ def finish(rows: Sequence[Row], plan: Round, console: Console, *, docs: bool) ->
         console.print(f"[yellow]{sentence}")
     console.print(f"All figures: {save(every, machine, HERE / 'results').relative_to(HERE.parent)}")
     if docs:
+        draw(every, PAGE)
         write_docs(as_markdown(every, machine), PAGE)
         write_docs(sizing(figures), SCALE_PAGE)
     return not any(section.failed for section in found)

@@ -120,9 +120,8 @@ def table(usual: Result, meanwhile: Result, reader: CaughtUp) -> Section:
         ("another client, meanwhile", f"{meanwhile.rate:,.0f}", percentiles(meanwhile.delivery), faults([meanwhile])),
     )
     ratio = meanwhile.delivery["p99"] / usual.delivery["p99"]
-    figures = {"catch-up/others": ratio}
-    if reader.messages >= BEHIND:  # a short way says nothing about the long one
-        figures["catch-up/rate"] = rate
+    far = reader.messages >= BEHIND  # a short way says nothing about the long one
+    figures = {"catch-up/rate": rate, "catch-up/others": ratio} if far else {}
     verdicts = (clean, usual.is_clean, meanwhile.is_clean)
     return Section(
         "catch-up",

@@ -27,7 +27,8 @@ class Chart:
 
 
 def svg(charts: Sequence[Chart], description: str, columns: int = 3) -> str:
-    """One picture of all charts; the y axes begin at 0, so that flat looks flat."""
+    """One picture of all charts; their y axes are the same and begin at 0, so that flat looks flat."""
+    top = nice(max((y for chart in charts for _, y in chart.points), default=1))
     rows = math.ceil(len(charts) / columns)
     width, height = WIDTH * min(columns, len(charts)), HEIGHT * rows
     parts = [
@@ -36,12 +37,11 @@ def svg(charts: Sequence[Chart], description: str, columns: int = 3) -> str:
     ]
     for number, chart in enumerate(charts):
         x, y = number % columns * WIDTH, number // columns * HEIGHT
-        parts.append(f'<g transform="translate({x} {y})">{_chart(chart)}</g>')
+        parts.append(f'<g transform="translate({x} {y})">{_chart(chart, top)}</g>')
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _chart(chart: Chart) -> str:
-    top = nice(max((y for _, y in chart.points), default=1))
+def _chart(chart: Chart, top: float) -> str:
     places = _places([x for x, _ in chart.points])
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
 
@@ -68,8 +68,10 @@ def _chart(chart: Chart) -> str:
 
 
 def _places(values: Sequence[float]) -> list[float]:
-    wide = values and max(values) > 20 * max(1.0, min(values))
-    scaled = [math.log10(max(1.0, value)) if wide else value for value in values]
+    positive = [value for value in values if value > 0]
+    zero = min(positive, default=1) / 10  # the place of 0 where the logarithm has none
+    wide = bool(positive) and max(positive) > 20 * max(1.0, min(values))
+    scaled = [math.log10(value or zero) if wide else value for value in values]
     low, span = min(scaled, default=0), (max(scaled, default=1) - min(scaled, default=0)) or 1
     return [LEFT + 14 + (value - low) / span * (WIDTH - RIGHT - LEFT - 28) for value in scaled]
 

@@ -159,6 +159,14 @@ def as_markdown(sections: Sequence[Section], machine: dict[str, str]) -> str:
     return "\n\n".join([facts, *disturbance(sections), *(section.markdown() for section in sections)])
 
 
+def draw(sections: Sequence[Section], page: Path) -> None:
+    """Write the pictures to where the page looks for them."""
+    for section in sections:
+        if section.picture is not None:
+            address, _, drawing = section.picture
+            (page.parent / address).write_text(drawing)
+
+
 def write_docs(text: str, page: Path) -> None:
     """Put the section between the two marks of the page. Raises ValueError when the page has no marks."""
     before, begin, rest = page.read_text().partition(BEGIN)

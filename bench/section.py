@@ -19,7 +19,7 @@ class Section:
 
     ``faulty``: the numbers of the rows in which messages were lost, reordered, repeated or invented, or connections not
     kept. ``failed``: whether the round failed by it. ``others``: cores that other work took, by run. ``raw``: all figures.
-    ``picture``: a file beside the page and its caption.
+    ``picture``: the address from the page, the caption, and what is drawn (SVG).
     """
 
     name: str
@@ -32,7 +32,7 @@ class Section:
     failed: bool = False
     others: tuple[float, ...] = ()
     raw: Any = None
-    picture: tuple[str, str] | None = None
+    picture: tuple[str, str, str] | None = None
 
     def show(self, console: Console) -> None:
         """Print the table and its notes."""

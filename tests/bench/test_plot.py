@@ -14,7 +14,7 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 def test_a_chart_has_a_dot_for_each_point_and_flat_looks_flat() -> None:
     flat = Chart("flat & even", "things", ((1, 20_000), (10, 20_000), (1_000, 20_000)))
-    half = Chart("half", "things", ((1, 100), (2, 50)))
+    half = Chart("half", "things", ((1, 20_000), (2, 10_000)))
     root = ElementTree.fromstring(svg([flat, half], "what it shows"))
     assert root.attrib["viewBox"] == f"0 0 {2 * WIDTH} {HEIGHT}"
     first, second = root.findall(f"{NAMESPACE}g")
@@ -25,6 +25,12 @@ def test_a_chart_has_a_dot_for_each_point_and_flat_looks_flat() -> None:
     high, low = (float(dot.attrib["cy"]) for dot in second.iter(f"{NAMESPACE}circle"))
     bottom = max(float(text) for text in re.findall(r"M46 ([\d.]+)H", svg([half], "")))
     assert bottom - low == pytest.approx((bottom - high) / 2, abs=0.2)  # the axis begins at 0
+
+
+def test_nothing_at_all_has_a_place_before_the_first_power_of_ten() -> None:
+    root = ElementTree.fromstring(svg([Chart("filters", "held", ((0, 1), (100, 1), (1_000, 1)))], ""))
+    zero, hundred, thousand = (float(dot.attrib["cx"]) for dot in root.iter(f"{NAMESPACE}circle"))
+    assert thousand - hundred == pytest.approx(hundred - zero, abs=0.2)
 
 
 @pytest.mark.parametrize(("value", "end"), [(0, 1), (19_500, 20_000), (20_001, 40_000), (61, 80), (99, 100)])

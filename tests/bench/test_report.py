@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.__main__ import PAGE, SCALE_PAGE, chosen, cost
 from bench.part import Scale
 from bench.parts import PARTS
-from bench.report import BEGIN, END, Row, as_markdown, ratios, save, systems, write_docs
+from bench.report import BEGIN, END, Row, as_markdown, draw, ratios, save, systems, write_docs
 from bench.scenarios import Scenario, scenarios
 from bench.section import Section, disturbance
 from bench.targets import TARGETS, against_targets
@@ -141,13 +141,15 @@ def test_table_and_json_hold_every_row(tmp_path: Path) -> None:
 def test_the_section_goes_between_the_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
-    picture = Section("p", "P", ("a",), (("1",),), ("a note",), picture=("../p.svg", "what it shows"))
+    picture = Section("p", "P", ("a",), (("1",),), ("a note",), picture=("p.svg", "what it shows", "<svg/>"))
+    draw([picture], page)
+    assert (tmp_path / "p.svg").read_text() == "<svg/>"
     section = as_markdown([systems(rows()), picture], MACHINE)
     write_docs(section, page)
     write_docs(section, page)
     assert page.read_text() == f"above\n{BEGIN}\n\n{section}\n\n{END}\nbelow\n"
     assert "| embedded SQLite, `fsynced` | ceiling | 30,000 (20,000–40,000) |" in section
-    assert section.endswith("### P\n\n| a |\n|---|\n| 1 |\n\n![what it shows](../p.svg)\n\n- a note")
+    assert section.endswith("### P\n\n| a |\n|---|\n| 1 |\n\n![what it shows](p.svg)\n\n- a note")
     page.write_text("no marks")
     with pytest.raises(ValueError, match=r"page\.md lacks"):
         write_docs(section, page)
