@@ -1,6 +1,6 @@
-// Builds lib/: the module as it is read, the same minified for pages, and the types.
+// Builds lib/: the module as it is read, the same minified for pages, and the types. The console ships the minified one.
 import { execFileSync } from "node:child_process";
-import { rmSync } from "node:fs";
+import { copyFileSync, rmSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -21,3 +21,5 @@ rmSync(lib, { recursive: true, force: true });
 await build({ ...options, outfile: `${lib}/iotsphere.js`, mangleProps: undefined });
 await build({ ...options, outfile: `${lib}/iotsphere.min.js`, minify: true });
 execFileSync(process.execPath, [`${here}node_modules/typescript/bin/tsc`, "-p", here, "--outDir", `${lib}/types`], { stdio: "inherit" });
+if (!process.argv[2])
+  copyFileSync(`${lib}/iotsphere.min.js`, `${here}../../gateways/http/console/vendor/iotsphere/iotsphere.min.js`);

@@ -60,6 +60,7 @@ async def test_a_slow_browser_is_told_that_it_gets_newest_values_only_and_why(st
     await expect(notice).to_contain_text("only the newest of each topic is sent")
     await expect(page.locator(".message-line").first).to_contain_text('"value":599')
     await expect(notice).to_contain_text("It has caught up.")
+    await notice.get_by_role("button", name="Dismiss").click()
     await expect(notice).to_have_count(0)
 
 
