@@ -8,7 +8,7 @@ from typing import Final
 
 from ..entities.errors import IotSphereError, MessageRefused, Unavailable
 from ..entities.message import Entry, Message
-from ..entities.shadow import ShadowKey
+from ..entities.shadow import ShadowKey, check_depth
 from ..entities.shadow_reports import Report
 from ..use_cases.command.commands import Commands
 from ..use_cases.shadow.shadows import Shadows
@@ -49,7 +49,7 @@ class CommandFacts:
                 threads.setdefault(response.command_id, []).append((index, response, entry))
         await asyncio.gather(*(self._fold(thread, outcomes) for thread in threads.values()))
         said = sorted((item for thread in threads.values() for item in thread), key=lambda item: item[0])
-        told = [item for item in said if item[1].reported and outcomes[item[0]] == APPLIED]
+        told = [item for item in said if item[1].reported and outcomes[item[0]] == APPLIED and _fits(item, outcomes)]
         # In the order of the log, for a shadow passes over what lies before the last place that it has seen.
         answers = await self._shadows.fold([_report(response, entry) for _, response, entry in told])
         for (index, _, _), answer in zip(told, answers, strict=True):
@@ -67,6 +67,17 @@ class CommandFacts:
                 raise
             except IotSphereError as error:
                 outcomes[index] = error
+
+
+def _fits(item: tuple[int, Response, Entry], outcomes: Outcomes) -> bool:
+    """Whether a shadow may nest so deep; the answer counts for its command all the same."""
+    index, response, _ = item
+    try:
+        check_depth(response.reported)
+    except MessageRefused as error:
+        outcomes[index] = error
+        return False
+    return True
 
 
 def _report(response: Response, entry: Entry) -> tuple[ShadowKey, Report]:

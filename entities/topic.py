@@ -39,6 +39,7 @@ _DEVICE_SYSTEM = frozenset(("presence", "errors"))
 _BATCH = frozenset(("status", "alerts"))
 _USERS = frozenset(("notifications", "preferences"))
 _SYSTEM = frozenset(("status", "metrics", "alerts", "dead-letters"))
+_TOLD = frozenset(("dead-letters",))
 
 
 class Topic(NamedTuple):
@@ -168,10 +169,8 @@ def action_on(topic: str) -> str:
 
 def is_told_by_gateway(topic: Topic) -> bool:
     """Tell whether the gateway alone sends on a topic, whatever somebody's grants are: others would believe a forgery."""
-    if topic.channel != "system":
-        return False
-    kind = topic.text.rpartition("/")[2]
-    return kind in _DEVICE_SYSTEM if topic.device_id is not None else kind == "dead-letters"
+    told = _DEVICE_SYSTEM if topic.device_id is not None else _TOLD
+    return topic.channel == "system" and topic.text.rpartition("/")[2] in told
 
 
 class TopicFilter(NamedTuple):
@@ -240,7 +239,7 @@ def _overlap(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
         index += 1
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def parse_filter(text: str) -> TopicFilter:
     """Take a filter apart.
 

@@ -12,7 +12,7 @@ import pytest
 from iotsphere.adapters.command_messages import CommandMessages
 from iotsphere.adapters.database.changes import DatabaseChangeAdapter
 from iotsphere.adapters.facts import CommandFacts, NotificationFacts
-from iotsphere.entities.errors import DatabaseUnavailable, IotSphereError, Unavailable
+from iotsphere.entities.errors import DatabaseUnavailable, IotSphereError, NotFound, Unavailable
 from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Position
 from iotsphere.entities.principal import Principal, device, parse_grant
@@ -69,6 +69,16 @@ async def test_answers_move_a_command_on_in_their_order(stage: Stage) -> None:
     assert await stage.state() == ("succeeded", {"result": [1]})
     shadow = await stage.rooms.state.shadows.get(ShadowKey("iotsphere", "d1"))
     assert (shadow.reported, shadow.version) == ({"door": "open"}, 1)
+
+
+async def test_a_state_that_nests_too_deep_for_a_shadow_is_refused_and_the_answer_counts(stage: Stage) -> None:
+    deep: object = 1
+    for _ in range(20):
+        deep = {"a": deep}
+    assert await stage.fold({"status": "succeeded", "reported": deep}) == ["json_too_deep"]
+    assert (await stage.state())[0] == "succeeded"
+    with pytest.raises(NotFound):
+        await stage.rooms.state.shadows.get(ShadowKey("iotsphere", "d1"))
 
 
 async def test_a_repeated_slice_changes_nothing(stage: Stage) -> None:
