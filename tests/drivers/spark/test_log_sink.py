@@ -6,15 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+import iotsphere
 from iotsphere.adapters.broker.broker import Receipt
 from iotsphere.adapters.message_id import is_message_id
+from iotsphere.containers.spark import sink_of, told_before
 from iotsphere.drivers.spark.jobs import Announcement, Run
 from iotsphere.drivers.spark.sinks.log import LogSink, id_of, topic_of
 from iotsphere.entities.errors import BrokerUnavailable, Forbidden, RequestInvalid, Unavailable
 from iotsphere.entities.message import Message
+from tests.support.gateway import Gateway
+from tests.support.jobs import Kept
 
 JOB = ("anomaly", 1)
 
@@ -119,6 +124,34 @@ def test_a_refusal_comes_out_as_it_is(desk: Desk, sink: LogSink) -> None:
     desk.forbidden = True
     with pytest.raises(Forbidden, match="ask for a grant"):
         sink([alert("k")])
+
+
+async def test_a_service_publishes_through_a_real_gateway_and_a_later_run_repeats_nothing(tmp_path: Path) -> None:
+    told = [alert(f"k{number}") for number in range(5)]
+    topic = topic_of(told[0])
+    async with Gateway(tmp_path / "data") as gateway, gateway.api() as api:
+        job, log = Kept().job(), f"sqlite:{tmp_path / 'data'}"
+
+        async def token(grant: str) -> str:
+            asked = {"subject": "service:spark", "grants": [grant], "lifetime": 600}
+            answer = await api.post("/api/v1/tokens", json=asked)
+            assert answer.status_code in (200, 201), answer.text
+            return str(answer.json()["token"])
+
+        def run(credential: str, results: list[Announcement]) -> int:
+            with sink_of((gateway.websocket, credential), job, log, ("iotsphere",)) as sink:
+                return sink(results)
+
+        mine = await token(f"publish:{topic}")
+        assert await asyncio.to_thread(run, mine, told) == 5
+        assert told_before(log, ("iotsphere",)) == {id_of((job.name, job.version), one) for one in told}
+        assert await asyncio.to_thread(run, mine, [*told, alert("another")]) == 1
+        with pytest.raises(Forbidden):
+            await asyncio.to_thread(run, await token("publish:iotsphere/devices/batch/status"), [alert("no grant")])
+        async with iotsphere.connect(gateway.websocket, token=gateway.token) as broker:
+            reading = broker.subscribe(topic, from_="earliest")
+            found = [(await anext(reading)).json()["key"] for _ in range(6)]
+    assert found == ["k0", "k1", "k2", "k3", "k4", "another"]
 
 
 def test_a_job_without_a_gateway_says_where_to_name_one(tmp_path: object) -> None:
