@@ -77,12 +77,11 @@ def lake_in(folder: Path) -> DeltaLake:
 
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:
-    """Add the rows that the table does not hold yet. A batch run leaves it tidy."""
-    lake = lake_in(run.output)
-    counts = lake.append(result, run.application, batch)
-    if run.following or not run.options["compact_s"]:
-        return counts
-    return {**counts, **maintain(run)}
+    """Add the rows that the table does not hold yet. A batch run leaves it tidy; a stream does when it is due."""
+    counts = lake_in(run.output).append(result, run.application, batch)
+    if run.following:
+        return {**counts, **tick(run)}
+    return {**counts, **maintain(run)} if run.options["compact_s"] else counts
 
 
 def maintain(run: Run) -> Counts:

@@ -1,0 +1,125 @@
+"""What is wrong with the telemetry of a range or of the last days, as a table of findings: gaps, clocks, values, kinds."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ....entities.errors import RequestInvalid
+from ..findings import USUAL, Limits, Ranges, findings
+from ..window import Kept
+from . import Counts, Job, Option, Run
+from .lake import believable
+
+MAX_ROWS: Final = 100_000
+# A spreadsheet takes a cell that begins with one of these for a formula.
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+OPTIONS: Final = (
+    Option("gap", USUAL.gap, "a metric is silent when nothing comes for so many times its usual step"),
+    Option("skew_ms", USUAL.skew_ms, "a clock that is wrong by more than so many ms is a finding"),
+    Option("drift_ppm", USUAL.drift_ppm, "a clock that goes wrong by more than so many ppm is a finding"),
+    Option("settle_s", USUAL.settle_s, "a metric first sent so many seconds after its device's first is new"),
+    Option("ranges", "", "METRIC=LOW..HIGH with commas between, such as temperature=-40..85,battery=5.."),
+    Option("days", 7.0, "following: the readings of so many days are looked at; 0 is all"),
+    Option("every_s", 300.0, "following: seconds between two looks"),
+)
+
+
+def transform(readings: DataFrame, run: Run | None = None) -> DataFrame:  # noqa: ARG001  there is nothing to choose
+    """The readings with times that can be believed. What is wrong with them is for ``findings`` to say."""
+    return believable(readings)
+
+
+def write(result: DataFrame, run: Run, batch: int) -> Counts:
+    """Keep the findings about a range; in a stream keep the readings, and the findings about the last days."""
+    if run.following:
+        return {**kept_in(run.output, run.options["days"]).add(result, run, batch), **tick(run)}
+    return _judge(result, run)
+
+
+def tick(run: Run) -> Counts:
+    """Look at the last days again when it is time to."""
+    kept = kept_in(run.output, run.options["days"])
+    spark = SparkSession.getActiveSession()
+    if spark is None or not kept.is_due(run.options["every_s"]):
+        return {}
+    _judge(kept.readings(spark), run)
+    return {"looks": 1}
+
+
+@cache
+def kept_in(folder: Path, days: float) -> Kept:
+    """The readings that a stream keeps beside its results."""
+    return Kept(folder, days)
+
+
+def limits_of(run: Run) -> Limits:
+    """The limits that the options say. Raises RequestInvalid for ranges that are none."""
+    given = run.options
+    return Limits(given["gap"], given["skew_ms"], given["drift_ppm"], given["settle_s"], ranges_of(given["ranges"]))
+
+
+def ranges_of(text: str) -> Ranges:
+    """Read ``METRIC=LOW..HIGH,…``; either end may be left out. Raises RequestInvalid."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        metric, is_there, ends = part.partition("=")
+        low, dots, high = ends.partition("..")
+        try:
+            if not (metric and is_there and dots):
+                raise ValueError(part)
+            found[metric] = (float(low) if low else None, float(high) if high else None)
+        except ValueError as error:
+            raise RequestInvalid(
+                f"{part!a} is no range: write METRIC=LOW..HIGH, such as temperature=-40..85"
+            ) from error
+    return found
+
+
+def judged(readings: DataFrame, limits: Limits) -> pa.Table:
+    """The findings, the heaviest first of each kind, at most 100,000 in all."""
+    held = readings.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        order = ("kind", F.desc("count"), "domain", "device_id", "metric", "at")
+        return findings(held, limits).orderBy(*order).limit(MAX_ROWS).toArrow()
+    finally:
+        held.unpersist()
+
+
+def _judge(readings: DataFrame, run: Run) -> Counts:
+    found = judged(readings, limits_of(run))
+    save(found, run.output)
+    return dict(Counter(found["kind"].to_pylist()))
+
+
+def save(found: pa.Table, folder: Path) -> None:
+    """Replace ``findings.parquet`` and ``findings.csv`` in a folder; a reader sees the old ones or the new ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".findings-{os.getpid()}"
+    pq.write_table(found, fresh)
+    fresh.replace(folder / "findings.parquet")
+    with fresh.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(found.column_names)
+        rows.writerows([cell(value) for value in row.values()] for row in found.to_pylist())
+    fresh.replace(folder / "findings.csv")
+
+
+def cell(value: object) -> object:
+    """A value as a cell of a CSV file that no spreadsheet runs: a text that looks like a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+JOB: Final = Job(
+    name="quality", version=1, transform=transform, write=write, options=OPTIONS, output="quality", tick=tick
+)

@@ -1,0 +1,56 @@
+"""For jobs that look at a whole window of time at once: in a stream, the readings are kept, and looked at every so often.
+
+The window is a lake of its own beside the results, so that each reading counts once whatever crashes, and so that what
+a stream says of a window is what a single pass over the same readings says.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .jobs import Counts, Run
+from .jobs.lake import lake_in
+from .jobs.lake import transform as as_lake
+from .schema import NAMES
+from .sinks.upkeep import Upkeep
+
+FOLDER: Final = "window"
+UPKEEP_S: Final = 300.0
+
+
+class Kept:
+    """The readings of the last ``days`` (0: all), beside the results in a folder, and when they were looked at last."""
+
+    def __init__(self, folder: Path, days: float) -> None:
+        self._lake = lake_in(folder / FOLDER)
+        self._days = days
+        self._upkeep = Upkeep(self._lake, keep_days=int(days) + 2 if days else 0, vacuum_hours=2)
+        self._looked = 0.0
+
+    def add(self, readings: DataFrame, run: Run, batch: int) -> Counts:
+        """Keep the readings of a batch, each once."""
+        counts = self._lake.append(as_lake(readings), run.application, batch)
+        if self._upkeep.is_due(UPKEEP_S):
+            self._upkeep.run()
+        return counts
+
+    def is_due(self, every_s: float) -> bool:
+        """Tell whether there is something, and it is time to look at it again; then it is taken as looked at."""
+        if not self._lake.exists or time.monotonic() - self._looked < every_s:
+            return False
+        self._looked = time.monotonic()
+        return True
+
+    def readings(self, spark: SparkSession) -> DataFrame:
+        """The readings of the last days, as they were when this was called."""
+        paths = [str(self._lake.folder / path) for path in sorted(self._lake.paths())]
+        rows = spark.read.option("recursiveFileLookup", "true").parquet(*paths).select(*NAMES)
+        if not self._days:
+            return rows
+        oldest = F.expr(f"current_timestamp() - make_dt_interval(0, 0, 0, {self._days * 86_400})")
+        return rows.where(F.col("received_time") >= oldest)
