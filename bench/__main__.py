@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +21,9 @@ from .parts import PARTS
 from .programs import HERE, BenchFailed, build
 from .progress import Progress
 from .report import Row, as_markdown, draw, ratios, save, systems, write_docs
-from .run import Result, measure
-from .scenarios import DEVICES, Scenario, scenarios
-from .section import Section, disturbance
+from .run import Load, Result, measure
+from .scenarios import CEILING, DEVICES, Scenario, scenarios
+from .section import Section, disturbance, together
 from .sizing import sizing
 from .targets import against_targets
 
@@ -31,6 +31,7 @@ EXPLANATION = HERE.parent / "docs" / "explanation"
 PAGE = EXPLANATION / "performance.md"
 SCALE_PAGE = EXPLANATION / "scale.md"
 SETTLES_S = 0.7  # beyond its length, a run takes this to start its programs and to drain
+WARMING_S = 1.5
 ROUNDS = 3
 
 
@@ -50,7 +51,7 @@ class Round:
     def plan(self) -> None:
         """Estimate everything, so that the remaining time can be told."""
         for scenario in self.scenarios:
-            self.progress.plan(self.rounds * cost(scenario))
+            self.progress.plan(self.rounds * cost(scenario, self.scale))
         for part in self.parts:
             self.progress.plan(part.estimate(self.scale))
 
@@ -59,9 +60,11 @@ class Round:
         for number in range(self.rounds):
             for scenario in self.scenarios:
                 if scenario.name in self.left_out:
-                    self.progress.drop(cost(scenario))
+                    self.progress.drop(cost(scenario, self.scale))
                     continue
-                with self.progress.step(f"round {number + 1} of {self.rounds}: {scenario.title}", cost(scenario)):
+                with self.progress.step(
+                    f"round {number + 1} of {self.rounds}: {scenario.title}", cost(scenario, self.scale)
+                ):
                     try:
                         await self._system(scenario, devices)
                     except (BenchFailed, ServerFailed) as error:
@@ -79,6 +82,8 @@ class Round:
         with folder() as home:
             async with scenario.start(home, devices) as subject:
                 acked = 0
+                if not self.scale.quick:  # Node.js and Erlang compile what runs often: nobody is measured cold
+                    acked = (await measure(subject, warming(scenario), home)).acked
                 for name, load in scenario.loads.items():
                     run = await measure(subject, load, home)
                     acked += run.acked
@@ -99,9 +104,15 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def cost(scenario: Scenario) -> float:
+def warming(scenario: Scenario) -> Load:
+    """A short run before those that count."""
+    return replace(scenario.loads[CEILING], seconds=WARMING_S, warmup=0)
+
+
+def cost(scenario: Scenario, scale: Scale) -> float:
     """Seconds that a scenario takes in one round."""
-    return scenario.starts + sum(load.seconds + SETTLES_S for load in scenario.loads.values())
+    warming_up = 0 if scale.quick else WARMING_S + SETTLES_S
+    return scenario.starts + warming_up + sum(load.seconds + SETTLES_S for load in scenario.loads.values())
 
 
 def main(
@@ -147,9 +158,7 @@ def finish(rows: Sequence[Row], plan: Round, console: Console, *, docs: bool) ->
     """Show, keep and, where asked, write down what was found. Returns whether the gateway made no mistake."""
     found = [systems(rows, tuple(plan.left_out.values())), ratios(rows)] if rows else []
     found += plan.sections
-    figures: dict[str, float] = {}
-    for section in found:
-        figures |= section.figures
+    figures = together(found)
     every = [against_targets(figures), *(section for section in found if section.cells)]
     machine = describe()
     console.print(f"[bold]{machine['cores']} cores, {machine['cpu']}; IoTSphere {machine['iotsphere']}")

@@ -15,7 +15,7 @@ from tests.support.gateway import Gateway
 
 from .part import Scale
 from .programs import BenchFailed
-from .report import faults
+from .report import faults, total_faults
 from .run import CONNECTS_WITHIN_S, Audience, Heard, Listening, Load, Result, device_list, generate, measure
 from .section import Section, percentiles
 from .subjects import Subject, iotsphere_on_redis
@@ -111,7 +111,7 @@ async def late_reader(subject: Subject, cursor: str, missed: tuple[int, Path], f
 def table(usual: Result, meanwhile: Result, reader: CaughtUp) -> Section:
     """The reader, and the others before and meanwhile."""
     found, missing = reader.heard.answer, reader.heard.missing
-    clean = not (missing.lost or missing.phantom or found["reordered"] or found["duplicated"] or found["foreign"])
+    wrong = missing.lost + missing.phantom + found["reordered"] + found["duplicated"] + found["foreign"]
     rate = reader.messages / reader.seconds
     behind = f"the reader, {reader.messages:,} behind"
     cells = (
@@ -122,7 +122,8 @@ def table(usual: Result, meanwhile: Result, reader: CaughtUp) -> Section:
     ratio = meanwhile.delivery["p99"] / usual.delivery["p99"]
     far = reader.messages >= BEHIND  # a short way says nothing about the long one
     figures = {"catch-up/rate": rate, "catch-up/others": ratio} if far else {}
-    verdicts = (clean, usual.is_clean, meanwhile.is_clean)
+    figures["faults"] = wrong + total_faults([usual, meanwhile])
+    verdicts = (not wrong, usual.is_clean, meanwhile.is_clean)
     return Section(
         "catch-up",
         "Catching up",

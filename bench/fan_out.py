@@ -11,7 +11,7 @@ from tests.support.servers import free_port
 from .bitmaps import write_acked
 from .part import Scale
 from .programs import HERE, Program
-from .report import faults
+from .report import faults, total_faults
 from .run import Audience, Listening, Load, Result, measure
 from .section import Section, short
 from .subjects import Subject, iotsphere_on_redis, strangers
@@ -99,7 +99,11 @@ def table(runs: list[Result], titles: list[tuple[str, int]], peer: Broadcast) ->
         f"`broadcast()` {theirs:,.0f}: {ours / theirs:.1f} times as many. With taking in, checking and storing counted as "
         f"well, the gateway delivers {many.delivered / many.cpu['gateway']:,.0f}."
     )
-    figures = {"fan-out/share": 100 * even.share("gateway"), "fan-out/broadcast": ours / theirs}
+    figures = {
+        "fan-out/share": 100 * even.share("gateway"),
+        "fan-out/broadcast": ours / theirs,
+        "faults": total_faults(runs),
+    }
     clean = all(run.is_clean for run in runs)
     return Section(
         "fan-out",

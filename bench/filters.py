@@ -15,7 +15,7 @@ from tests.support.gateway import Gateway
 
 from .part import Scale, per_message
 from .programs import BenchFailed
-from .report import faults
+from .report import faults, total_faults
 from .run import Load, Result, measure
 from .section import Section
 from .subjects import iotsphere_on_redis
@@ -101,7 +101,7 @@ def table(without: list[Result], with_them: list[Result]) -> Section:
         HEADINGS,
         cells,
         (f"They cost {max(0.0, cost):.1f} % of the throughput.",),
-        {"filters/cost": max(0.0, cost)},
+        {"filters/cost": max(0.0, cost), "faults": total_faults(every)},
         frozenset(number for number, (_, runs) in enumerate(groups) if not all(run.is_clean for run in runs)),
         not all(run.is_clean for run in every),
         tuple(run.others / run.seconds for run in every),

@@ -10,7 +10,7 @@ from .catch_up import fill
 from .filters import held
 from .part import Scale, per_message
 from .plot import Chart, svg
-from .report import faults
+from .report import faults, total_faults
 from .run import Load, Result, measure
 from .section import Section
 from .subjects import iotsphere_on_redis
@@ -147,7 +147,7 @@ def table(points: list[Point]) -> Section:
         HEADINGS,
         cells,
         tuple(notes),
-        {},
+        {"faults": total_faults(runs)},
         frozenset(number for number, run in enumerate(runs) if not run.is_clean),
         not all(run.is_clean for run in runs),
         tuple(run.others / run.seconds for run in runs),

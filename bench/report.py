@@ -98,7 +98,7 @@ def systems(rows: Sequence[Row], left_out: Sequence[str] = ()) -> Section:
         HEADINGS,
         tuple(cells),
         tuple(left_out),
-        figures | ({"faults": sum(total_faults(run) for run in own)} if own else {}),
+        figures | ({"faults": total_faults(own)} if own else {}),
         faulty,
         failed=any(not run.is_clean for run in own),
         others=tuple(run.others / run.seconds for row in rows for run in row.runs),
@@ -109,9 +109,9 @@ def systems(rows: Sequence[Row], left_out: Sequence[str] = ()) -> Section:
     )
 
 
-def total_faults(run: Result) -> int:
-    """Messages lost, reordered, repeated or invented."""
-    return run.lost + run.reordered + run.duplicated + run.phantom
+def total_faults(runs: Sequence[Result]) -> int:
+    """Messages lost, reordered, repeated or invented, over all runs."""
+    return sum(run.lost + run.reordered + run.duplicated + run.phantom for run in runs)
 
 
 def ratios(rows: Sequence[Row]) -> Section:

@@ -17,7 +17,7 @@ from tests.support.servers import redis
 
 from .part import Scale
 from .programs import BenchFailed, Program
-from .report import faults
+from .report import faults, total_faults
 from .run import Load, Result, measure
 from .section import Section, percentiles
 from .subjects import Subject, door, names
@@ -134,6 +134,7 @@ def table(runs: Mapping[str, Result]) -> Section:
     )
     every = list(runs.values())
     figures = {f"scale-out/{role}": used for role, used in costs(every[0]).items()}
+    figures["faults"] = total_faults(every)
     return Section(
         "scale-out",
         f"{PROCESSES} processes in, {PROCESSES} out, one Redis",

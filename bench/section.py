@@ -19,6 +19,7 @@ class Section:
 
     ``faulty``: the numbers of the rows in which messages were lost, reordered, repeated or invented, or connections not
     kept. ``failed``: whether the round failed by it. ``others``: cores that other work took, by run. ``raw``: all figures.
+    The figure ``faults`` is the number of messages with one of these faults; a round adds up those of its sections.
     ``picture``: the address from the page, the caption, and what is drawn (SVG).
     """
 
@@ -54,6 +55,14 @@ class Section:
         if self.notes:
             lines += ["", *(f"- {note}" for note in self.notes)]
         return "\n".join(lines)
+
+
+def together(sections: Sequence[Section]) -> dict[str, float]:
+    """The figures of all sections; the faults of those that counted any are added up."""
+    figures = {name: value for section in sections for name, value in section.figures.items()}
+    if "faults" in figures:
+        figures["faults"] = sum(section.figures.get("faults", 0) for section in sections)
+    return figures
 
 
 def disturbance(sections: Sequence[Section]) -> list[str]:

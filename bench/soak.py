@@ -14,7 +14,7 @@ from tests.support.servers import ask
 
 from .part import Scale
 from .programs import BenchFailed
-from .report import faults
+from .report import faults, total_faults
 from .run import Audience, Load, Result, measure
 from .section import Section, short
 from .subjects import Subject, iotsphere_on_redis
@@ -125,7 +125,7 @@ def table(run: Result, samples: Sequence[Sample], length: float, rate: float) ->
             f"p99 of the worst minute {short(worst)} ms, of the median minute {short(usual)} ms.",
             "Redis keeps the whole log of the week in memory, so its memory grows with the messages.",
         ),
-        {"soak/memory": memory[-1] / memory[1], "soak/p99": worst / usual},
+        {"soak/memory": memory[-1] / memory[1], "soak/p99": worst / usual, "faults": total_faults([run])},
         failed=not run.is_clean,
         others=(run.others / run.seconds,),
         raw={"run": run.as_json(), "memory": memory},

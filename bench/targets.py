@@ -50,25 +50,25 @@ def at_most(what: str, figure: str, limit: float, unit: str = "") -> Target:
 TARGETS = (
     at_most("lost, reordered, duplicated or invented, in all rows of the gateway", "faults", 0),
     at_least("Redis `logged`: ceiling", "redis-logged/ceiling/rate", 40_000, "/s"),
-    at_least("… against Mosquitto alone", "redis-logged/mosquitto", 1.8, " ×"),
-    at_least("… against NATS JetStream", "redis-logged/nats", 2.5, " ×"),
-    at_least("… against the fixed packages", "redis-logged/stock", 25, " ×"),
-    at_most("… p50 at 10,000/s", "redis-logged/10,000/s/p50", 1, " ms"),
-    at_most("… p99 at 10,000/s", "redis-logged/10,000/s/p99", 5, " ms"),
-    at_most("… p99 at 20,000/s", "redis-logged/20,000/s/p99", 15, " ms"),
+    at_least("Redis `logged`: ceiling against Mosquitto alone", "redis-logged/mosquitto", 1.8, " ×"),
+    at_least("Redis `logged`: ceiling against NATS JetStream", "redis-logged/nats", 2.5, " ×"),
+    at_least("Redis `logged`: ceiling against the fixed packages", "redis-logged/stock", 25, " ×"),
+    at_most("Redis `logged`: p50 at 10,000/s", "redis-logged/10,000/s/p50", 1, " ms"),
+    at_most("Redis `logged`: p99 at 10,000/s", "redis-logged/10,000/s/p99", 5, " ms"),
+    at_most("Redis `logged`: p99 at 20,000/s", "redis-logged/20,000/s/p99", 15, " ms"),
     at_least("Redis `fsynced`: ceiling", "redis-fsynced/ceiling/rate", 20_000, "/s"),
-    at_most("… p99 at 10,000/s", "redis-fsynced/10,000/s/p99", 25, " ms"),
+    at_most("Redis `fsynced`: p99 at 10,000/s", "redis-fsynced/10,000/s/p99", 25, " ms"),
     at_least("embedded: ceiling", "embedded/ceiling/rate", 20_000, "/s"),
-    at_most("… p99 at 10,000/s", "embedded/10,000/s/p99", 25, " ms"),
+    at_most("embedded: p99 at 10,000/s", "embedded/10,000/s/p99", 25, " ms"),
     at_most("fan-out, 1,000/s to 100 clients: the gateway's share of a core", "fan-out/share", 40, " %"),
-    at_least("… deliveries a core against `broadcast()`, 10 frames waiting", "fan-out/broadcast", 8, " ×"),
+    at_least("fan-out: deliveries a core against `broadcast()`, 10 frames waiting", "fan-out/broadcast", 8, " ×"),
     at_most("10,000 wildcard filters: throughput that they cost", "filters/cost", 10, " %"),
     at_most("idle: memory for 1,000 WebSocket connections", "idle/websocket/mib", 16, " MiB"),
     at_most("idle: memory for 1,000 MQTT connections", "idle/mqtt/mib", 10, " MiB"),
     at_least("idle: WebSocket connections held", "idle/websocket/held", 10_000),
     at_least("idle: MQTT connections held", "idle/mqtt/held", 10_000),
     at_least("catch-up: a reader 1,000,000 messages behind", "catch-up/rate", 100_000, "/s"),
-    at_most("… the others' p99 meanwhile, against their usual", "catch-up/others", 2, " ×"),
+    at_most("catch-up: the others' p99 meanwhile, against their usual", "catch-up/others", 2, " ×"),
     at_most("soak: memory at the end against the second minute", "soak/memory", 1.1, " ×"),
     at_most("soak: p99 of the worst minute against the median minute", "soak/p99", 2, " ×"),
 )
@@ -89,6 +89,7 @@ def against_targets(figures: Mapping[str, float]) -> Section:
         for target, value in measured
     )
     missed = frozenset(number for number, (target, value) in enumerate(measured) if not target.reached(value))
-    absent = [f"Not measured in this round: {target.what}." for target in TARGETS if target.figure not in figures]
+    missing = [target.what for target in TARGETS if target.figure not in figures]
+    absent = [f"Not measured in this round: {'; '.join(missing)}."] if missing else []
     reached = f"{len(measured) - len(missed)} of {len(measured)} targets reached."
     return Section("targets", "Targets", HEADINGS, cells, (reached, *absent), faulty=missed)

@@ -51,9 +51,9 @@ async def test_the_peer_of_fan_out_is_checked_like_the_gateway(tmp_path: Path) -
 def test_filters_cost_what_the_median_loses() -> None:
     slow, fast = replace(RESULT, rate=27_000.0), RESULT
     section = filters.table([fast, fast, slow], [slow, slow, fast])
-    assert section.figures == {"filters/cost": pytest.approx(10)}
+    assert section.figures == {"filters/cost": pytest.approx(10), "faults": 0}
     assert not section.failed
-    assert filters.table([slow], [fast]).figures == {"filters/cost": 0.0}
+    assert filters.table([slow], [fast]).figures["filters/cost"] == 0
     assert filters.table([fast], [LOSSY]).faulty == {1}
     assert filters.table([LOSSY], [fast]).failed
 
@@ -75,9 +75,9 @@ def caught_up(messages: int = catch_up.BEHIND, **faults: int) -> catch_up.Caught
 def test_catching_up_counts_what_the_others_feel() -> None:
     slower = replace(RESULT, delivery={**TIMES, "p99": 3 * TIMES["p99"]})
     section = catch_up.table(RESULT, slower, caught_up())
-    assert section.figures == {"catch-up/others": pytest.approx(3), "catch-up/rate": 100_000}
+    assert section.figures == {"catch-up/others": pytest.approx(3), "catch-up/rate": 100_000, "faults": 0}
     assert not section.failed
-    assert catch_up.table(RESULT, slower, caught_up(60_000)).figures == {}
+    assert catch_up.table(RESULT, slower, caught_up(60_000)).figures == {"faults": 0}
 
 
 @pytest.mark.parametrize("fault", ["lost", "reordered", "duplicated", "foreign"])
@@ -85,6 +85,7 @@ def test_a_late_reader_that_misses_something_fails_the_round(fault: str) -> None
     section = catch_up.table(RESULT, RESULT, caught_up(**{fault: 1}))
     assert section.failed
     assert section.faulty == {0}
+    assert section.figures["faults"] == 1
 
 
 def test_growth_shows_every_point_and_fails_by_any() -> None:
@@ -92,7 +93,9 @@ def test_growth_shows_every_point_and_fails_by_any() -> None:
     section = growth.table(points)
     assert section.notes == ("filters, from 0 to 100: 0.50 × the messages/s.",)
     assert not section.failed
-    assert growth.table([*points, Point("payload", 48, LOSSY)]).faulty == {2}
+    lossy = growth.table([*points, Point("payload", 48, LOSSY)])
+    assert lossy.faulty == {2}
+    assert lossy.figures == {"faults": 1}
     assert [chart.points for chart in growth.charts(points)][2] == ((0, 30_000.0), (100, 15_000.0))
 
 
@@ -111,7 +114,7 @@ def slices(*p99: float) -> tuple[dict[str, float], ...]:
 def test_a_soak_finds_memory_that_grows_and_a_minute_that_is_slow() -> None:
     run = replace(RESULT, slices=slices(4.0, 5.0, 15.0))
     section = soak.table(run, samples([100.0, 100.0, 130.0]), 60.0, 15_000.0)
-    assert section.figures == {"soak/memory": pytest.approx(1.3), "soak/p99": pytest.approx(3)}
+    assert section.figures == {"soak/memory": pytest.approx(1.3), "soak/p99": pytest.approx(3), "faults": 0}
     assert [cells[4] for cells in section.cells] == ["", "rewritten", ""]
     assert not section.failed
     assert soak.table(replace(run, duplicated=1), samples([1, 1, 1]), 60.0, 1.0).failed
