@@ -226,6 +226,18 @@ async def test_a_token_that_ends_leads_to_signing_in_again(stage: Stage) -> None
     await expect(page.get_by_role("alert")).to_contain_text("does not believe")
 
 
+async def test_an_operators_session_is_renewed_in_place_before_it_ends(stage: Stage) -> None:
+    grants = ["subscribe:iotsphere/#", "publish:iotsphere/#", "command:iotsphere/#"]
+    wanted = {"subject": "user:cleo", "grants": grants, "roles": ["operator"], "lifetime": 5}
+    issued = await stage.post("/api/v1/tokens", wanted)
+    page = await stage.sign_in("#/explorer", token=issued["token"])
+    await page.wait_for_function("old => sessionStorage.getItem('iotsphere.token') !== old", arg=issued["token"])
+    await asyncio.sleep(3)  # past the end of the first one, and past the door's next look
+    assert await page.locator("[data-state=open]").count() == 1
+    first = await page.locator(".head .num, .head span").first.inner_text()
+    await expect(page.locator(".head span").first).not_to_have_text(first)
+
+
 @asynccontextmanager
 async def foreign_page(body: str) -> AsyncIterator[str]:
     """A page on another port, which is another origin."""

@@ -173,6 +173,7 @@ function route() {
   next.id = "page";
   next.className = known.fill ? "page fill" : "page";
   old.replaceWith(next);
+  if (old.hasChildNodes()) document.querySelector("h1").focus({ preventScroll: true }); // readers begin with the new page
   known.page(next, { ...context, leave: leave.signal, rest, query });
 }
 

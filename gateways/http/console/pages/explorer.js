@@ -11,6 +11,7 @@ import { rewindBar } from "../parts/rewind.js";
 import { publishDialog } from "./explorer-publish.js";
 
 const KEPT = 2_000;
+const KEPT_CHARACTERS = 16 * 1024 * 1024;
 const MOVED_EVERY_MS = 150;
 const STARTS = { live: "Live", latest: "Last values, then live", hour: "The last hour", earliest: "From the beginning" };
 
@@ -21,6 +22,7 @@ export function explorer(root, context) {
   let policy = "complete";
   let messages = []; // newest first, KEPT at most
   let waiting = []; // came since the last drawing, oldest first
+  const sizes = new WeakMap(); // message -> characters of its payload
   let held = null; // what is shown while it stands still
   let chosen = null;
   let life = null;
@@ -111,7 +113,15 @@ export function explorer(root, context) {
   /** Lines move a few times a second, which is as fast as anybody reads; what comes between is taken together. */
   function take(came) {
     total += came.length;
-    waiting = waiting.concat(came).slice(-KEPT);
+    for (const message of came) sizes.set(message, JSON.stringify(message.payload).length);
+    waiting = newest(waiting.concat(came).reverse()).reverse();
+  }
+
+  /** The first of a list that may be kept: so many, and no more than so large together. */
+  function newest(all) {
+    let size = 0;
+    const end = all.findIndex((message, index) => index >= KEPT || (size += sizes.get(message)) > KEPT_CHARACTERS);
+    return end < 0 ? all : all.slice(0, Math.max(1, end));
   }
 
   function flush() {
@@ -119,7 +129,7 @@ export function explorer(root, context) {
     const came = waiting.toReversed();
     waiting = [];
     const wasEmpty = !messages.length;
-    messages = came.concat(messages).slice(0, KEPT);
+    messages = newest(came.concat(messages));
     if (!held) list.show(messages, came.length);
     if (wasEmpty) update();
   }

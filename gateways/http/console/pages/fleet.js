@@ -120,7 +120,7 @@ export function fleet(root, { api, domain, listen, leave, query }) {
     return html`<a class="line device-line" role="listitem" href=${link("devices", one.id)}>
       <span class="row"><span class="dot ${kind}"></span><span class="ellipsis name">${one.id}</span></span>
       <span class="row labels">${one.labels.slice(0, 4).map(([name, value]) => html`<span class="label">${name} <b>${brief(value, 24)}</b></span>`)}</span>
-      <span class="${kind} small state">${state}</span>
+      <span class="${kind === "idle" ? "muted" : kind} small state">${state}</span>
       ${sparkline(one.trail)}
       <span class="value num"><b>${one.value === null ? "–" : typeof one.value === "number" ? number(one.value) : brief(one.value, 16)}</b>
         <span class="muted">${unit(one.unit)}</span><span class="muted small ellipsis metric">${one.metric}</span></span>
