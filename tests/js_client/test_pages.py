@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.js_client.engines import Chromium, Engine
-from tests.js_client.test_connection import proxied
+from tests.js_client.scenes import proxied
 from tests.support.gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
