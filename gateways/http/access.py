@@ -33,12 +33,16 @@ Endpoint = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure for ``/metrics`` that is read when it is asked for. ``kind``: ``counter`` or ``gauge``."""
+    """A figure for ``/metrics`` that is read when it is asked for. ``kind``: ``counter`` or ``gauge``.
+
+    With a ``label``, ``read`` gives a figure for each of its values, which come from a fixed set.
+    """
 
     name: str
     meaning: str
-    read: Callable[[], float]
+    read: Callable[[], float | Mapping[str, float]]
     kind: str = "counter"
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -74,8 +74,13 @@ def _measured(measures: Sequence[Measure]) -> Iterator[Metric]:
     yield up
     for measure in measures:
         kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
-        family = kind(measure.name, measure.meaning)
-        family.add_metric((), measure.read())
+        family = kind(measure.name, measure.meaning, labels=(measure.label,) if measure.label else ())
+        found = measure.read()
+        if isinstance(found, Mapping):
+            for value, figure in sorted(found.items()):
+                family.add_metric((value,), figure)
+        else:
+            family.add_metric((), found)
         yield family
 
 

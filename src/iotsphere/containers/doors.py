@@ -14,6 +14,7 @@ from ..use_cases.flow_control import MessageFlowControlUseCase
 from ..use_cases.publish import MessagePublishUseCase
 from ..use_cases.retention import RetentionUseCase
 from .bridges import bridge_measures
+from .mqtt_measures import mqtt_measures
 from .state_measures import state_measures
 
 
@@ -106,6 +107,7 @@ def http_door(box: Any) -> Any:
             *state_measures(box.state()),
             *box.tls_measures(),
             *bridge_measures(box.running_bridges()),
+            *mqtt_measures(box),
         ),
         checks=box.readiness(),
     )
