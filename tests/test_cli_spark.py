@@ -47,6 +47,22 @@ async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], w
     assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
 
 
+@pytest.mark.parametrize("words", [["spark", "lake"], ["spark", "--list"]])
+def test_without_the_extra_it_says_what_to_install(words: list[str]) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from iotsphere.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    if "--list" in words:  # which needs nothing
+        assert (done.returncode, len(done.stdout.splitlines())) == (0, len(JOBS))
+    else:
+        assert (done.returncode, done.stderr) == (
+            2,
+            "request_invalid: pyspark is missing: pip install 'iotsphere[spark]'\n",
+        )
+
+
 def test_exit_codes() -> None:
     errors = (LogUnavailable("x"), RequestInvalid("x"), MessagesMissed("x"), JobFailed("x"))
     assert [code_of(error) for error in errors] == [1, 2, 3, 4]

@@ -17,7 +17,8 @@ try:
     from .drivers.spark import places
     from .drivers.spark.source import LogSource, read_options
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error.name} is missing: pip install 'iotsphere[spark]'", name=error.name) from error
+    package = str(error.name).partition(".")[0]
+    raise ModuleNotFoundError(f"{package} is missing: pip install 'iotsphere[spark]'", name=package) from error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

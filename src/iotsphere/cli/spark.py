@@ -227,9 +227,10 @@ def _load(job: str) -> Job:
     try:
         return load(job)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("iotsphere"):
+        if str(error.name).startswith("iotsphere"):
             raise
-        raise RequestInvalid(f"{error.name} is missing: pip install 'iotsphere[spark]'") from error
+        package = str(error.name).partition(".")[0]
+        raise RequestInvalid(f"{package} is missing: pip install 'iotsphere[spark]'") from error
 
 
 def _gateway(job: Job, settings: Settings, asked: Asked) -> tuple[str, str] | None:
