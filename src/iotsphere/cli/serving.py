@@ -105,6 +105,13 @@ def _welcome(gateway: Any, ways_in: tuple[str, str | None], sample: dict[str, st
         table.add_row("", f"password {escape(sample['password'])}")
     out.print(Panel(table, title="IoTSphere is running", subtitle="Ctrl-C stops it", expand=False))
     folder = "" if gateway.settings.data == DEFAULT_DATA else f" --data {gateway.settings.data}"
+    if link is not None:
+        out.print(
+            f"Console:  {link}\n          (signs in once, within 15 minutes; for another link: iotsphere console{folder})",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     if sample is not None and "mqtt" in gateway.endpoints:
         host, _, port = gateway.endpoints["mqtt"].rpartition(":")
         out.print("Publish:  ", end="")
@@ -128,12 +135,5 @@ def _welcome(gateway: Any, ways_in: tuple[str, str | None], sample: dict[str, st
             highlight=False,
         )
     out.print("Proof:    iotsphere ledger", markup=False, highlight=False)
-    if link is not None:
-        out.print(
-            f"Console:  {link}\n          (signs in once, within 15 minutes; for another link: iotsphere console{folder})",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
     out.print(f"Operator token (30 days): {token}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()

@@ -158,7 +158,7 @@ export function explorer(root, context) {
 
   const list = new LongList(
     root.querySelector(".list"),
-    { height: 38, line, key: (message) => message, label: "Messages" },
+    { height: 38, line, key: (_, index) => index, label: "Messages" },
     leave,
   );
   const bar = rewindBar(

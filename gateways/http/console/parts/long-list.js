@@ -17,7 +17,8 @@ export class LongList {
   #active = 0;
   #paint = () => this.#draw();
 
-  /** `height`: of a line, pixels. `line(item, index)`: its template. `key(item)`: what tells items apart. */
+  /** `height`: of a line, pixels. `line(item, index)`: its template. `key(item, index)`: what tells
+   *  lines apart; the index alone lets lines that change all the time be written anew in place. */
   constructor(root, { height, line, key, label }, signal) {
     this.#height = height;
     this.#line = line;
