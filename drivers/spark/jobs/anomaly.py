@@ -17,10 +17,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 from ....entities.analytics.detector import Detector, DetectorRule, Verdict
 from ....entities.errors import RequestInvalid
 from ..alerts import tell
-from ..folds import BUCKET, Moment, bucket, folded
+from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from . import Counts, Job, Option, Run
-from .lake import believable
 
 SECOND_US: Final = 1_000_000
 _TEXTS: Final = ("domain", "device_id", "metric", "change", "kind")
@@ -83,16 +82,16 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
 def _points(readings: DataFrame) -> DataFrame:
     finite = F.col("value").isNotNull() & ~F.isnan("value") & (F.abs("value") < float("inf"))
     # A time that is not the device's own says nothing of the order of its readings.
-    trusted = ~F.arrays_overlap("quality", F.array(F.lit("clock_untrusted"), F.lit("duplicate")))
+    trusted = ~F.col("untrusted") & ~F.array_contains("quality", "duplicate")
     return (
-        believable(readings)
+        timed(readings)
         .where(finite)
         .where(trusted)
         .select(
             bucket("domain", "device_id", "metric").alias(BUCKET),
             F.concat_ws("/", "domain", "device_id", "metric").alias("series"),
-            F.unix_micros("event_time").alias("at"),
-            F.unix_micros("received_time").alias("received"),
+            F.col("at"),
+            F.col("received"),
             F.col("offset"),
             F.col("sample").cast("long").alias("sample"),
             F.col("value"),

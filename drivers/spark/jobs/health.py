@@ -17,11 +17,10 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 from ....entities.analytics.health import Health, HealthRule
 from ....entities.errors import RequestInvalid
 from ..alerts import tell
-from ..folds import BUCKET, Moment, bucket, folded
+from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..sinks.documents import Kept, keep
 from . import Counts, Job, Option, Run
-from .lake import believable
 
 COLLECTION: Final = "health"
 SILENCE: Final = "silence"
@@ -83,13 +82,13 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
 def _points(readings: DataFrame, battery: str) -> DataFrame:
     """A row a message and battery reading; the metrics of a message come together, and count once."""
     charge = (F.col("metric") == battery) & ~F.isnan("value")
-    return believable(readings).select(
+    return timed(readings).select(
         bucket("domain", "device_id").alias(BUCKET),
         F.concat_ws("/", "domain", "device_id").alias("device"),
-        F.unix_micros("event_time").alias("at"),
-        F.unix_micros("received_time").alias("received"),
+        F.col("at"),
+        F.col("received"),
         F.col("offset"),
-        F.array_contains("quality", "clock_untrusted").alias("untrusted"),
+        F.col("untrusted"),
         F.when(charge, F.col("value")).alias("charge"),
     )
 

@@ -18,14 +18,13 @@ from pyspark.sql import functions as F
 from ....entities.analytics.calendar import MINUTE_US, parse_zones
 from ....entities.analytics.counter import CounterRule
 from ....entities.errors import RequestInvalid
-from ..folds import BUCKET, Moment, bucket, folded
+from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..rollups.fold import MINUTE, NAMES, Rules, step
 from ..rollups.points import DUPLICATE, UNTRUSTED, Points
 from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
 from ..sinks.documents import Kept, keep
 from . import Counts, Job, Option, Run
-from .lake import believable
 
 COLLECTION: Final = "rollups"
 # Columns of the frame, and what they are called in a document.
@@ -82,24 +81,23 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
 
 def _points(readings: DataFrame) -> DataFrame:
     """What the fold needs of numbers; the rest stays out of the shuffle."""
-    flags = sum(
-        F.when(F.array_contains("quality", mark), flag).otherwise(0)
-        for mark, flag in (("clock_untrusted", UNTRUSTED), ("duplicate", DUPLICATE))
-    )
+    flags = F.when(F.col("untrusted"), UNTRUSTED).otherwise(0) + F.when(
+        F.array_contains("quality", "duplicate"), DUPLICATE
+    ).otherwise(0)
     finite = F.col("value").isNotNull() & ~F.isnan("value") & (F.abs("value") < float("inf"))
     return (
-        believable(readings)
+        timed(readings)
         .where(finite)
         .select(
             bucket("domain", "device_id", "metric").alias(BUCKET),
             F.concat_ws("/", "domain", "device_id", "metric").alias("series"),
-            F.unix_micros("event_time").alias("at"),
-            F.unix_micros("received_time").alias("received"),
+            F.col("at"),
+            F.col("received"),
             F.col("offset"),
             F.col("sample"),
             F.col("value"),
             F.xxhash64("message_id").alias("identity"),
-            F.lit(flags).alias("flags"),
+            flags.alias("flags"),
         )
     )
 
