@@ -185,8 +185,8 @@ def table(rows: Sequence[Idle]) -> Section:
     """The gateway's MQTT door, its WebSocket door and the peer, in this order."""
     figures = {}
     for name, row in zip(("mqtt", "websocket"), rows, strict=False):
-        figures[f"idle/{name}/mib"] = row.bytes_each * 1000 / 2**20
         if row.connections >= CONNECTIONS:  # fewer say nothing about as many
+            figures[f"idle/{name}/mib"] = row.bytes_each * 1000 / 2**20
             figures[f"idle/{name}/held"] = row.connections if row.kept == row.asked else 0
     lost = frozenset(number for number, row in enumerate(rows) if row.kept != row.asked)
     busiest = max(row.others for row in rows)
