@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
+from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
+from iotsphere.entities.merge_patch import merge, same
 from tests.console.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -267,3 +270,29 @@ async def test_ten_thousand_devices_are_a_few_lines_of_the_page(stage: Stage) ->
     await page.fill("input[type=search]", "row:42 d-0")
     await expect(page.locator(".list .line").first).to_contain_text("d-00042")
     assert await page.locator(".list .line").first.get_attribute("aria-setsize") == "100"
+
+
+def document(dice: random.Random, depth: int = 0) -> dict[str, Any]:
+    """Any document without nulls, which merge patches cannot hold."""
+    found: dict[str, Any] = {}
+    for key in dice.sample(("a", "b", "c/d", "e~f", "constructor"), dice.randrange(4)):
+        nested = depth < 3 and dice.random() < 0.4
+        found[key] = document(dice, depth + 1) if nested else dice.choice((0, 1, 2, "x", "y", [0], [1], True))
+    return found
+
+
+async def test_the_patch_of_an_edited_document_leads_exactly_there(stage: Stage) -> None:
+    dice = random.Random(7)
+    pairs = [[document(dice), document(dice)] for _ in range(400)]
+    pairs += [[one, one] for one, _ in pairs[:20]]
+    page = await stage.sign_in()
+    patches = await page.evaluate(
+        """async (pairs) => {
+            const { difference } = await import("./console/core/patch.js");
+            return pairs.map(([from, to]) => difference(from, to) ?? "equal");
+        }""",
+        pairs,
+    )
+    for (old, new), patch in zip(pairs, patches, strict=True):
+        assert (patch == "equal") is same(old, new)
+        assert patch == "equal" or same(merge(old, patch), new)
