@@ -110,23 +110,31 @@ class Playback:
                 self._lanes = []  # who stands still for hours holds nothing
                 await self._pause()
                 continue
-            began, time = self._timing.monotonic(), self._reached()
-            if self._clock.now() - time < PRESENT_MS:
+            began, now = self._timing.monotonic(), self._clock.now()
+            time = self._reached()
+            upcoming = await self._drain(reader, time)
+            if upcoming is None:
+                continue
+            self._at, self._anchor = time, max(began, self._timing.monotonic() - TICK_S)
+            if now - time < PRESENT_MS or not await self._wait(reader, (upcoming - time) / 1000):
                 break
-            await self._fill(reader, time)
-            taken = await self._deliver(reader, time)
-            upcoming = min(lane.upcoming for lane in self._lanes) if self._lanes else time
-            if not taken or upcoming < time:  # more is due than was taken: the clock waits for it
-                self._stand(max(self._at, min(time, upcoming)))
-                await asyncio.sleep(0)
-            else:
-                self._at, self._anchor = time, began
-                if not await self._wait(reader, (upcoming - time) / 1000):
-                    break
-            if self._timing.monotonic() - self._told_at >= TELL_EVERY_S:
-                self._tell()
+            self._tell_now_and_then()
         self._stand(self._clock.now())
         self._tell(state="live")
+
+    async def _drain(self, reader: Reader, time: float) -> float | None:
+        """Deliver all that is due, and tell when something may be due again. None: it was not taken, or not any more."""
+        while self.speed:
+            await self._fill(reader, time)
+            if not await self._deliver(reader, time):
+                return None
+            upcoming = min((lane.upcoming for lane in self._lanes), default=time)
+            if upcoming >= time:
+                return upcoming
+            self._stand(max(self._at, upcoming))  # meanwhile the clock waits for what is due
+            self._tell_now_and_then()
+            await asyncio.sleep(0)
+        return None
 
     async def _begin(self, reader: Reader) -> None:
         self._at = self._clock.now() if self._start is None else self._start
@@ -164,12 +172,17 @@ class Playback:
     # -- the clock ----------------------------------------------------------------------------------------------------
 
     def _reached(self) -> float:
-        return self._at + (self._timing.monotonic() - self._anchor) * 1000 * self.speed
+        passed = (self._timing.monotonic() - self._anchor) * 1000 * self.speed
+        return max(self._at, min(self._at + passed, self._clock.now()))
 
     def _stand(self, time: float) -> None:
         """Stand at a time, and go on from there."""
         self._at = time
         self._anchor = self._quiet_since = self._timing.monotonic()
+
+    def _tell_now_and_then(self) -> None:
+        if self._timing.monotonic() - self._told_at >= TELL_EVERY_S:
+            self._tell()
 
     def _tell(self, skipped: int = 0, state: str | None = None) -> None:
         self._told_at = self._timing.monotonic()
@@ -181,15 +194,21 @@ class Playback:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     async def _fill(self, reader: Reader, until: float) -> None:
-        """Read ahead, until each partition has a message ahead or nothing up to a time."""
+        """Read ahead, until each partition has a message ahead or nothing up to a time.
+
+        Not beyond what the busiest one has ahead, or the quiet ones would be asked again at each step.
+        """
         if not self._lanes:
             self._lanes = [_Lane(partition) for partition in reader.behind]
-        for lane in self._lanes:
+        until = min([until, *(lane.known for lane in self._lanes if lane.ahead)])
+        for lane in sorted((lane for lane in self._lanes if not lane.ahead), key=lambda lane: lane.known):
             while not lane.ahead and lane.known < until:
                 try:
                     await self._read(reader, lane)
                 except Unavailable:
                     await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
+            if lane.ahead:
+                until = min(until, lane.known)
 
     async def _read(self, reader: Reader, lane: _Lane) -> None:
         after, now = reader.behind[lane.partition], self._clock.now()
@@ -217,6 +236,7 @@ class Playback:
                 reader.behind[lane.partition] = before
                 self._lanes = []
                 await reader.until_room()
+                self._stand(max(self._at, float(due[0].appended_at)))
                 return False
             self._quiet_since = self._timing.monotonic()
         return True

@@ -140,6 +140,16 @@ async def test_the_present_is_reached_without_a_gap_or_a_repetition(theatre: The
     assert reader.playback is None
 
 
+async def test_present_is_told_only_when_all_before_it_was_taken(theatre: Theatre) -> None:
+    await theatre.say(*range(0, 5_000, 5))
+    taken: list[int] = []
+    reader = await theatre.open(theatre.time(0), speed=1_000)
+    assert reader.playback is not None
+    reader.playback.told = lambda time: taken.append(len(theatre.sink.entries)) if time.state == "live" else None
+    await soon(lambda: taken, "the present is reached")
+    assert taken == [1_000]
+
+
 async def test_it_follows_at_its_distance_when_it_plays_no_faster_than_time(theatre: Theatre) -> None:
     await theatre.say(0)
     theatre.stage.clock.time = theatre.began + 5_000
@@ -188,6 +198,21 @@ async def test_it_can_stand_still_and_go_on_at_another_speed(theatre: Theatre) -
     assert theatre.sink.told()[-1] == (2, "playing", 0)
     await soon(lambda: len(theatre.sink.entries) == 3, "the third one is played")
     assert theatre.sink.seconds[2] == pytest.approx(2 + 1_000 + 1, abs=0.1)
+
+
+async def test_it_stands_still_at_once_in_the_midst_of_many_messages(theatre: Theatre) -> None:
+    await theatre.say(*([0] * 2_000), 60_000)
+    theatre.stage.clock.time = theatre.began + 600_000
+    reader = await theatre.open(theatre.time(0), speed=1_000)
+    await soon(lambda: theatre.sink.entries, "the first ones are played")
+    assert reader.playback is not None
+    reader.playback.play(0)
+    played = len(theatre.sink.entries)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert played < len(theatre.sink.entries) + 1 <= played + 201
+    reader.playback.play(1_000)
+    await soon(lambda: len(theatre.sink.entries) == 2_001, "the rest is played")
 
 
 async def test_slow_client_slows_the_clock_and_misses_nothing(theatre: Theatre) -> None:
