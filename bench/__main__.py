@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tests.support.gateway import GatewayFailed
 from tests.support.servers import ServerFailed
 
 from .machine import describe
@@ -33,6 +34,7 @@ SCALE_PAGE = EXPLANATION / "scale.md"
 SETTLES_S = 0.7  # beyond its length, a run takes this to start its programs and to drain
 WARMING_S = 1.5
 ROUNDS = 3
+FAILURES = (BenchFailed, ServerFailed, GatewayFailed)
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Round:
     runs: dict[tuple[str, str], list[Result]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     sections: list[Section] = field(default_factory=list)
+    failed: bool = False
 
     def plan(self) -> None:
         """Estimate everything, so that the remaining time can be told."""
@@ -67,10 +70,9 @@ class Round:
                 ):
                     try:
                         await self._system(scenario, devices)
-                    except (BenchFailed, ServerFailed) as error:
-                        if not scenario.is_peer:
-                            raise
+                    except FAILURES as error:  # the others are measured all the same
                         self.left_out[scenario.name] = f"{scenario.title} is left out: {' '.join(str(error).split())}"
+                        self.failed |= not scenario.is_peer
         return [
             Row(scenario, load, tuple(self.runs[scenario.name, load]))
             for scenario in self.scenarios
@@ -94,7 +96,11 @@ class Round:
         """Every other part, one after the other."""
         for part in self.parts:
             with self.progress.step(part.title, part.estimate(self.scale)), folder() as home:
-                self.sections.append(await part.measure(self.scale, home))
+                try:
+                    self.sections.append(await part.measure(self.scale, home))
+                except FAILURES as error:
+                    reason = " ".join(str(error).split())
+                    self.sections.append(Section(part.name, part.title, ("not measured",), ((reason,),), failed=True))
 
 
 @contextmanager
@@ -156,10 +162,11 @@ def chosen(scale: Scale, only: Sequence[str] | None) -> tuple[list[Scenario], li
 
 def finish(rows: Sequence[Row], plan: Round, console: Console, *, docs: bool) -> bool:
     """Show, keep and, where asked, write down what was found. Returns whether the gateway made no mistake."""
-    found = [systems(rows, tuple(plan.left_out.values())), ratios(rows)] if rows else []
+    left_out = tuple(plan.left_out.values())
+    found = [systems(rows, left_out), ratios(rows)] if rows or left_out else []
     found += plan.sections
     figures = together(found)
-    every = [against_targets(figures), *(section for section in found if section.cells)]
+    every = [against_targets(figures), *(section for section in found if section.cells or section.notes)]
     machine = describe()
     console.print(f"[bold]{machine['cores']} cores, {machine['cpu']}; IoTSphere {machine['iotsphere']}")
     for section in every[1:]:
@@ -172,7 +179,7 @@ def finish(rows: Sequence[Row], plan: Round, console: Console, *, docs: bool) ->
         draw(every, PAGE)
         write_docs(as_markdown(every, machine), PAGE)
         write_docs(sizing(figures), SCALE_PAGE)
-    return not any(section.failed for section in found)
+    return not plan.failed and not any(section.failed for section in found)
 
 
 if __name__ == "__main__":

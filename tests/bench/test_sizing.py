@@ -9,8 +9,8 @@ from bench.sizing import Cells, Costs, Fleet, cells_for, costs_of, sizing
 FIGURES = {
     "scale-out/ingress": 20.0,
     "scale-out/websocket": 10.0,
-    "scale-out/redis": 14.0,
-    "scale-out/api": 4.0,
+    "scale-out/redis": 15.0,
+    "scale-out/follower": 4.0,
     "redis-logged/ceiling/redis": 10.0,
     "idle/mqtt/mib": 10.0,
 }
