@@ -54,7 +54,8 @@ var Connection = class {
   #openedAt = 0;
   #heard = 0;
   #asked = 0;
-  #authenticated;
+  #authenticating = [];
+  // answered in order
   constructor(url, options, hooks) {
     this.#url = url;
     this.#options = options;
@@ -74,6 +75,7 @@ var Connection = class {
   }
   /** Show a fresh token on the open connection. */
   async renew(token) {
+    if (token !== void 0 && typeof this.#options.token !== "function") this.#options = { ...this.#options, token };
     const fresh = token ?? await this.#token("expiring");
     if (fresh === void 0 || this.state !== "open") return;
     const answer = await this.#authenticate(fresh);
@@ -143,7 +145,7 @@ var Connection = class {
       this.#heard = Date.now();
       this.#asked = 0;
       const frame = JSON.parse(data);
-      if (frame.ref === "auth") this.#authenticated?.(frame);
+      if (frame.ref === "auth") this.#authenticating.shift()?.(frame);
       else if (frame.ref !== "pulse") this.#hooks.frame(frame);
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
@@ -152,12 +154,11 @@ var Connection = class {
   /** Show a token; null when the connection is lost meanwhile. */
   #authenticate(token) {
     return new Promise((resolve) => {
-      this.#authenticated = (answer) => {
-        this.#authenticated = void 0;
+      this.#authenticating.push((answer) => {
         if (answer?.type === "error") this.error = errorOf(answer);
         else if (answer) this.#plan(answer.expiresAt);
         resolve(answer);
-      };
+      });
       this.send(JSON.stringify({ type: "auth", ref: "auth", token }));
     });
   }
@@ -195,7 +196,7 @@ var Connection = class {
     if (!socket) return;
     socket.onopen = socket.onmessage = socket.onclose = socket.onerror = null;
     socket.close(1e3);
-    this.#authenticated?.(null);
+    for (const lost of this.#authenticating.splice(0)) lost(null);
     this.#hooks.lost();
   }
   #lost(code, reason) {
@@ -402,7 +403,15 @@ var Bookmark = class {
   /** The page has finished with what this cursor stands after. */
   take(cursor, keep) {
     this.taken = cursor;
-    if (keep && this.#key) this.#storage?.setItem(this.#key, cursor);
+    if (!keep || !this.#key) return;
+    try {
+      this.#storage?.setItem(this.#key, cursor);
+    } catch (error) {
+      this.#key = void 0;
+      queueMicrotask(() => {
+        throw error;
+      });
+    }
   }
 };
 
@@ -687,6 +696,7 @@ var Subscription = class extends Stream {
         const missed = answer.missed;
         if (missed.length) this._emit("gap", { missed, resumed: cursor !== null });
         if (this.#paused) this._emit("quality", this.#snapshot ? SNAPSHOT : RESUMED);
+        if (members.from === "latest") this.#bookmark.tail = null;
         this.#paused = this.#snapshot = false;
         this._stands(answer.cursor);
         this.#become("open");

@@ -18,6 +18,14 @@ export class Bookmark {
   /** The page has finished with what this cursor stands after. */
   take(cursor: string, keep: boolean): void {
     this.taken = cursor;
-    if (keep && this.#key) this.#storage?.setItem(this.#key, cursor);
+    if (!keep || !this.#key) return;
+    try {
+      this.#storage?.setItem(this.#key, cursor);
+    } catch (error) {
+      this.#key = undefined; // the storage is full: the page learns it once, and messages go on
+      queueMicrotask(() => {
+        throw error;
+      });
+    }
   }
 }

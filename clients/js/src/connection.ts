@@ -40,7 +40,7 @@ export class Connection {
   #openedAt = 0;
   #heard = 0;
   #asked = 0;
-  #authenticated: ((answer: Answer | null) => void) | undefined;
+  #authenticating: ((answer: Answer | null) => void)[] = []; // answered in order
 
   constructor(url: string, options: ConnectOptions, hooks: Hooks) {
     this.#url = url;
@@ -64,6 +64,7 @@ export class Connection {
 
   /** Show a fresh token on the open connection. */
   async renew(token?: string): Promise<void> {
+    if (token !== undefined && typeof this.#options.token !== "function") this.#options = { ...this.#options, token };
     const fresh = token ?? (await this.#token("expiring"));
     if (fresh === undefined || this.state !== "open") return; // the next connection asks for one
     const answer = await this.#authenticate(fresh);
@@ -139,7 +140,7 @@ export class Connection {
       this.#heard = Date.now();
       this.#asked = 0;
       const frame: Answer = JSON.parse(data as string);
-      if (frame.ref === "auth") this.#authenticated?.(frame);
+      if (frame.ref === "auth") this.#authenticating.shift()?.(frame);
       else if (frame.ref !== "pulse") this.#hooks.frame(frame);
     };
     socket.onclose = ({ code, reason }) => this.#lost(code, reason);
@@ -150,12 +151,11 @@ export class Connection {
   /** Show a token; null when the connection is lost meanwhile. */
   #authenticate(token: string): Promise<Answer | null> {
     return new Promise((resolve) => {
-      this.#authenticated = (answer) => {
-        this.#authenticated = undefined;
+      this.#authenticating.push((answer) => {
         if (answer?.type === "error") this.error = errorOf(answer);
         else if (answer) this.#plan(answer.expiresAt as string | null);
         resolve(answer);
-      };
+      });
       this.send(JSON.stringify({ type: "auth", ref: "auth", token }));
     });
   }
@@ -196,7 +196,7 @@ export class Connection {
     if (!socket) return;
     socket.onopen = socket.onmessage = socket.onclose = socket.onerror = null;
     socket.close(1000);
-    this.#authenticated?.(null);
+    for (const lost of this.#authenticating.splice(0)) lost(null);
     this.#hooks.lost();
   }
 

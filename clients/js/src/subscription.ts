@@ -144,6 +144,7 @@ export class Subscription extends Stream {
         const missed = answer.missed as Missed[];
         if (missed.length) this._emit("gap", { missed, resumed: cursor !== null });
         if (this.#paused) this._emit("quality", this.#snapshot ? SNAPSHOT : RESUMED);
+        if (members.from === "latest") this.#bookmark.tail = null; // until its last values have come
         this.#paused = this.#snapshot = false;
         this._stands(answer.cursor as string | null);
         this.#become("open");

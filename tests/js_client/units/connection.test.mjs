@@ -199,3 +199,48 @@ test("no more are on their way at once than the gateway reads", async () => {
   assert.equal(published().length, 138);
   await client.close();
 });
+
+test("renewals at the same time are answered each, and a fixed token is replaced for good", async () => {
+  const { client } = await open();
+  const renewed = [client.renew("second"), client.renew("third")];
+  await turns();
+  sockets[0].say({ type: "ok", ref: "auth", expiresAt: null });
+  sockets[0].say({ type: "error", ref: "auth", code: "forbidden", retry: false, message: "no" });
+  await renewed[0];
+  await assert.rejects(renewed[1], { code: "forbidden" });
+  sockets[0].onclose({ code: 1006, reason: "" });
+  await turns();
+  await tick(125);
+  sockets[1].onopen();
+  await turns();
+  assert.equal(sockets[1].sent[0].token, "third");
+  await client.close();
+});
+
+test("a storage that is full is told once, and messages go on", async () => {
+  const told = [];
+  const storage = {
+    getItem: () => null,
+    setItem() {
+      throw new Error("full");
+    },
+  };
+  const { client } = await open({ storage });
+  // The runner would take what nothing catches for a failure of the test.
+  const uncaught = mock.method(globalThis, "queueMicrotask", (later) => {
+    try {
+      later();
+    } catch (error) {
+      told.push(error.message);
+    }
+  });
+  const subscription = client.subscribe("iotsphere/#", { resume: "chart" });
+  const messages = [];
+  subscription.addEventListener("message", ({ detail }) => messages.push(detail.payload));
+  sockets[0].say({ type: "ok", ref: sockets[0].sent.at(-1).ref, subscription: "s1", cursor: "a", missed: [] });
+  for (const cursor of ["b", "c"])
+    sockets[0].say({ type: "messages", subscription: "s1", cursor, messages: [{ metadata: {}, payload: cursor }] });
+  uncaught.mock.restore();
+  assert.deepEqual([messages, told, subscription.cursor], [["b", "c"], ["full"], "c"]);
+  await client.close();
+});
