@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
@@ -68,8 +69,7 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         memories = Memories.load(before)
-        now = table["now"][0].as_py() if moment.whole else moment.now
-        rows = examined(memories, table, rule, now)
+        rows = examined(memories, table, rule, time_of(table, moment))
         return b"" if moment.whole else memories.dump(), rows
 
     points = _points(readings, str(run.options["battery"]))
@@ -77,6 +77,16 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
         points = points.crossJoin(F.broadcast(points.agg(F.max("received").alias("now"))))
     raw = folded(points, fold, RAW, wake_s=float(run.options["wake_s"]))
     return raw.withColumns({name: F.timestamp_micros(name) for name in _TIMES})
+
+
+def time_of(table: pa.Table, moment: Moment) -> int:
+    """What the time is for these messages: that of the newest one, so that who reads the past sees no silence in it.
+
+    Where nothing came for a while, it is the clock's.
+    """
+    if not table.num_rows:
+        return moment.now
+    return int(table["now"][0].as_py() if moment.whole else pc.max(table["received"]).as_py())
 
 
 def _points(readings: DataFrame, battery: str) -> DataFrame:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from iotsphere.drivers.spark.folds import Moment
 from iotsphere.drivers.spark.jobs import Announcement, Run
-from iotsphere.drivers.spark.jobs.health import JOB, examined
+from iotsphere.drivers.spark.jobs.health import JOB, time_of, examined
 from iotsphere.drivers.spark.memories import Memories
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
 from iotsphere.entities.analytics.health import HealthRule
@@ -65,6 +66,13 @@ def test_silence_begins_by_the_clock_and_ends_with_a_message() -> None:
     (ended,) = examined(memories, table([("d/a", 500, None)]), RULE, 501 * SECOND).to_pylist()
     assert (ended["state"], ended["change"], ended["silent_since"]) == ("online", "cleared", 290 * SECOND)
     assert ended["gap_s"] == 210.0
+
+
+def test_who_reads_the_past_sees_no_silence_in_it() -> None:
+    """A stream that has fallen behind: the time is that of its messages, until none come any more."""
+    messages = table([("d/a", second, None) for second in range(0, 300, 10)])
+    assert time_of(messages, Moment(10**15, whole=False)) == 290 * SECOND
+    assert time_of(table([]), Moment(10**15, whole=False)) == 10**15
 
 
 @pytest.mark.parametrize("given", [{"gap": "1"}, {"silent": "0.5"}, {"least_s": "0"}, {"wake_s": "-1"}])
