@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from iotsphere.drivers.spark.folds import Moment
 from iotsphere.drivers.spark.jobs import Announcement, Run
-from iotsphere.drivers.spark.jobs.health import JOB, time_of, examined
+from iotsphere.drivers.spark.jobs.health import JOB, examined, time_of
 from iotsphere.drivers.spark.memories import Memories
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
 from iotsphere.entities.analytics.health import HealthRule
