@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ...entities.errors import RequestInvalid
+from ...entities.errors import RequestInvalid, Unavailable
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
 from .failures import failure_of, is_busy
@@ -74,10 +74,8 @@ class Runner:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """End after the batch that is being written; a single pass over a range ends at once, with JobFailed."""
+        """End after the batch that is being written; a single pass over a range ends at once, with Unavailable."""
         self._stopping.set()
-        if self._plan.checkpoint is None:
-            self._spark.sparkContext.cancelAllJobs()
 
     def __call__(self, watch: Callable[[Progress], None] = lambda _: None) -> Progress:
         """Run to the end, and tell ``watch`` about twice a second how it gets on.
@@ -91,6 +89,10 @@ class Runner:
             else:
                 self._stream(self._plan.checkpoint, watch)
         except (PySparkException, Py4JError, ConnectionError) as error:
+            if self.stopped and self._plan.checkpoint is None:
+                raise Unavailable(
+                    "it was stopped before it was done: run it again, nothing is counted twice"
+                ) from error
             raise failure_of(self._failure or error) from error
         watch(self.progress)
         return self.progress
@@ -103,6 +105,8 @@ class Runner:
 
         def look() -> None:
             while not done.wait(POLL_S):
+                if self.stopped:  # again and again, as a job of the product has several of Spark's
+                    self._spark.sparkContext.cancelAllJobs()
                 stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
                 known = [stage for stage in stages if stage is not None]
                 self.progress.tasks = (sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known))

@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.spark.failures import failure_of
@@ -15,7 +16,14 @@ from iotsphere.drivers.spark.progress import Progress, distance
 from iotsphere.drivers.spark.runner import Plan, Runner
 from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import Retention
-from iotsphere.entities.errors import Conflict, DatabaseUnavailable, JobFailed, MessagesMissed, RequestInvalid
+from iotsphere.entities.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    JobFailed,
+    MessagesMissed,
+    RequestInvalid,
+    Unavailable,
+)
 from iotsphere.entities.position import Partition
 from iotsphere.spark import IotSphereSource
 from tests.support.jobs import Kept
@@ -32,6 +40,18 @@ def test_once_over_a_range(spark: SparkSession, tmp_path: Path) -> None:
     assert kept.values == list(range(300))
     assert (done.messages, done.batches, done.lag, done.counts["kept"]) == (300, 1, 0, 300)
     assert sum(offset for _, offset in done.place.values()) == 300
+
+
+def test_once_is_ended_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 10), Kept()
+
+    def slow(readings: DataFrame, _: object) -> DataFrame:
+        return readings.select(F.expr("reflect('java.lang.Thread', 'sleep', 60000L + offset)"))
+
+    runner = Runner(spark, kept.plan(tmp_path, log, kept.job(transform=slow), checkpoint=None), IotSphereSource)
+    with pytest.raises(Unavailable, match="stopped before it was done"):
+        runner(lambda progress: runner.stop() if progress.tasks[1] else None)
+    assert kept.batches == {}
 
 
 def test_what_is_new_since_the_last_time_in_batches_of_a_limit(spark: SparkSession, tmp_path: Path) -> None:
