@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from playwright.async_api import Page
 
 from iotsphere.drivers import simulated_devices as simulated
@@ -94,6 +95,13 @@ async def stations(stage: Stage) -> None:
         await stage.post("/api/v1/messages", {"topic": topic, "payload": payload})
 
 
+def shrink(picture: Path) -> None:
+    """Keep 256 colours: a page has no more, but for the edges of its letters."""
+    with Image.open(picture) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(picture, optimize=True)
+
+
 async def main() -> None:
     """Take them all."""
     with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +112,10 @@ async def main() -> None:
                 page = await stage.sign_in(place, color_scheme=colours)
                 await page.wait_for_timeout(wait)
                 await do(page)
-                await page.screenshot(path=FOLDER / f"console-{name}.png")
-                print(name, (FOLDER / f"console-{name}.png").stat().st_size // 1024, "KiB")
+                picture = FOLDER / f"console-{name}.png"
+                await page.screenshot(path=picture)
+                shrink(picture)
+                print(name, picture.stat().st_size // 1024, "KiB")
                 await page.close()
             await stage.check()
 

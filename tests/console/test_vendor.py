@@ -28,3 +28,9 @@ def test_every_library_has_its_licence() -> None:
     for folder in vendor.VENDOR.iterdir():
         if folder.name != "iotsphere":  # our own: the project's licence
             assert len((folder / "LICENSE.txt").read_text()) > 1_000, folder.name
+
+
+def test_pictures_for_the_documents_are_small() -> None:
+    pictures = sorted((vendor.ROOT / "docs" / "pictures").glob("console-*.png"))
+    assert len(pictures) == 9
+    assert {picture.name: size for picture in pictures if (size := picture.stat().st_size) > 200_000} == {}
