@@ -1,0 +1,69 @@
+"""What analysts read runs: the how-to about the lake, and the notebook."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pyarrow as pa
+import pytest
+from deltalake import Transaction
+from nbclient import NotebookClient
+
+from iotsphere.drivers.spark.sinks.delta import DeltaLake, told_file
+from iotsphere.drivers.spark.sinks.parquet import DATE, writing
+from tests.support.readings import make
+from tests.support.telemetry import fill_sqlite
+
+ROOT = Path(__file__).parents[3]
+
+
+def fill_lake(folder: Path) -> int:
+    """Make a lake without Spark, and return how many different samples are in it."""
+    rows = make(readings=6_000, devices=5, period_s=300).rows
+    dated = rows.append_column(DATE, rows["event_time"].cast(pa.timestamp("us")).cast(pa.date32()))
+    lake = DeltaLake(folder)
+    lake.provide(dated.schema)
+    told = [row for facts in writing(folder, 0)(dated.to_batches()) for row in facts.to_pylist()]
+    lake.commit([told_file(row) for row in told], [Transaction("app", 0)], lake.table())
+    return len({tuple(row.values()) for row in rows.select(["message_id", "metric", "sample"]).to_pylist()})
+
+
+def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
+    samples = fill_lake(tmp_path / "lake")
+    page = (ROOT / "docs" / "how-to" / "analyse-the-lake.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"[({samples},)]" in result.stdout
+    for told in ("meter-00000", "clock_untrusted", "late", "2026-03-01"):
+        assert told in result.stdout, told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_lake(tmp_path / "lake")
+    fill_sqlite(tmp_path, 200)
+    monkeypatch.setenv("IOTSPHERE_DATA", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    reader: Any = nbformat  # half of it has no types
+    notebook = reader.read(ROOT / "examples" / "telemetry.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert "temperature" in shown[-1]["data"]["text/plain"]
