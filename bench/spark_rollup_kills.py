@@ -108,7 +108,7 @@ def _is_at(
 
 
 def _batches(folder: Path) -> int:
-    return len([path for path in (folder / "commits").glob("*") if path.name.isdigit()])
+    return len([path for path in folder.glob("*/commits/*") if path.name.isdigit()])
 
 
 def main(
