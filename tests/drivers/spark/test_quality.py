@@ -24,6 +24,7 @@ from tests.support.readings import SCHEMA, Fleet, Plan, make
 
 from .lakes import frame
 
+pytestmark = pytest.mark.timeout(300)  # the first of them starts Spark
 PLAN = Plan(
     readings=9_000,
     devices=10,
