@@ -155,10 +155,11 @@ def changes(readings: DataFrame) -> DataFrame:
 
     Columns: the series, ``what`` (type or unit), ``count`` (how often), ``at`` (the first time), ``before``, ``after``.
     """
-    kind = F.when(F.col("value").isNotNull(), "number").when(F.col("value_bool").isNotNull(), "boolean")
-    rows = readings.select(*SERIES, "event_time", "partition", "offset", "sample", "unit", kind.otherwise("text"))
-    named = rows.toDF(*SERIES, "event_time", "partition", "offset", "sample", "unit", "type")
-    return _changed(named, "type").unionByName(_changed(named.where("unit IS NOT NULL"), "unit"))
+    of_value = {"value": "number", "value_bool": "boolean", "value_text": "text"}
+    kind = F.coalesce(*(F.when(F.col(name).isNotNull(), word) for name, word in of_value.items()))
+    rows = readings.select(*SERIES, "event_time", "partition", "offset", "sample", "unit", kind.alias("type"))
+    changed = [_changed(rows.where(F.col(what).isNotNull()), what) for what in ("type", "unit")]
+    return changed[0].unionByName(changed[1])
 
 
 def _changed(rows: DataFrame, what: str) -> DataFrame:

@@ -144,7 +144,7 @@ def test_a_metric_that_changes_its_type_or_unit_and_one_that_is_new(spark: Spark
     rows = readings(
         spark,
         ("t", 0, 21.5, "Cel"), ("t", 1, 22.0, "Cel"), ("t", 2, "22,5", "Cel"), ("t", 3, 72.5, "[degF]"),
-        ("t", 4, 21.0, None), ("b", 0, True, None), ("late", 90, 1, None), ("soon", 30, 1, None),
+        ("t", 4, 21.0, None), ("t", 4, None, None), ("b", 0, True, None), ("late", 90, 1, None), ("soon", 30, 1, None),
         ("h", 0, 104, "%RH"), ("h", 1, 50, "%RH"), ("t", 5, -300, "Cel"),
     )  # fmt: skip
     changed = {(row["metric"], row["what"]): row for row in findings.changes(rows).collect()}
