@@ -2,7 +2,8 @@
 
 Credentials lie in the gateway's own documents. What is registered there and not on the roster yet is put there by
 ``run``, so a device that was registered from the command line can be selected within a minute. What is not registered any
-more is forgotten at once and, since its connections end some seconds later, once more before it leaves the roster.
+more is marked as removed, so that nothing that it had still sent makes a shadow anew, and forgotten at once; and once
+more before it leaves the roster, when its connections have ended for sure.
 """
 
 from __future__ import annotations
@@ -64,12 +65,17 @@ class Roster:
         return known
 
     async def drop(self, domain: str, device: str) -> None:
-        """A device was removed: forget it, and once more when its connections have ended."""
-        await self._forget(domain, device)
-        stored = await self._database.get(DEVICES.name, f"{domain}/{device}")
-        if stored is not None and not is_leaving(stored.body):
+        """A device was removed: forget it, and once more when its connections have ended.
+
+        Repeating it is safe. Raises Conflict when its labels are being changed, and Unavailable; ``run`` repeats it.
+        """
+        key = f"{domain}/{device}"
+        stored = await self._database.get(DEVICES.name, key)
+        if stored is None or not is_leaving(stored.body):
             leaving = {**self._body(domain, device, {}), "removedAt": self._clock.now()}
-            await self._database.put(DEVICES.name, Write(stored.key, stored, leaving))
+            await self._database.put(DEVICES.name, Write(key, stored, leaving))
+        # Only now, or what it sends at this moment would outlive what is forgotten.
+        await self._forget(domain, device)
 
     async def labels(self, domain: str, devices: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The labels of devices by id; those that are not on the roster are left out."""

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from iotsphere.entities.errors import NotFound, RequestInvalid
+from iotsphere.entities.errors import IotSphereError, NotFound, RequestInvalid
 from iotsphere.entities.fleet import parse_fleet_filter
+from iotsphere.entities.shadow import ShadowKey
+from iotsphere.entities.shadow_reports import Place, Report
 from iotsphere.use_cases import roster as module
 from iotsphere.use_cases.fleet import Fleet
 from iotsphere.use_cases.ports.database import Write
@@ -100,6 +102,46 @@ async def test_a_device_that_leaves_is_no_part_of_a_fleet_and_may_come_again(roo
     await roster.drop(DOMAIN, "d1")
     assert await roster.catch_up(DOMAIN) == 2  # it is registered still, as d3 is
     assert await roster.labels(DOMAIN, ["d1"]) == {"d1": {}}
+
+
+async def folded(rooms: Rooms, device: str, name: str, offset: int) -> list[str]:
+    """Fold reports of a device into its main shadow and a named one, and one of another device; the outcomes."""
+    place = Place("shadow/0", 1, offset)
+    reports = [
+        (ShadowKey(DOMAIN, who, which), Report(patch={"n": offset}, at=rooms.clock.now(), author=who, place=place))
+        for who, which in ((device, ""), (device, name), ("d2", ""), ("unregistered", ""))
+    ]
+    answers = await rooms.state.shadows.fold(reports)
+    assert not [answer for answer in answers if isinstance(answer, IotSphereError)]
+    return [answer.outcome for answer in answers if not isinstance(answer, IotSphereError)]
+
+
+async def test_what_a_removed_device_had_still_sent_makes_no_shadow_anew(rooms: Rooms, roster: Roster) -> None:
+    shadows = rooms.state.shadows
+    assert await folded(rooms, "d1", "radio", 1) == ["applied"] * 4
+    await rooms.devices.remove(DOMAIN, "d1")
+    await roster.drop(DOMAIN, "d1")
+    # Also in a shadow that there never was, and however often it comes.
+    for offset in (2, 3):
+        assert await folded(rooms, "d1", "schedule", offset) == ["superseded", "superseded", "applied", "applied"]
+    assert await shadows.of_device(DOMAIN, "d1") == []
+    assert (await shadows.get(ShadowKey(DOMAIN, "d2"))).reported == {"n": 3}
+    # Registered anew it is a device like any other, at once and not only when the roster knows of it.
+    await rooms.devices.register(DOMAIN, "d1")
+    assert await folded(rooms, "d1", "schedule", 4) == ["applied"] * 4
+    assert [(each.key.name, each.version) for each in await shadows.of_device(DOMAIN, "d1")] == [
+        ("", 3),
+        ("schedule", 1),
+    ]
+
+
+async def test_a_removal_is_known_of_a_device_that_was_never_on_the_roster(rooms: Rooms, roster: Roster) -> None:
+    await rooms.devices.remove(DOMAIN, "d3")
+    await roster.drop(DOMAIN, "d3")
+    assert (await folded(rooms, "d3", "radio", 1))[:2] == ["superseded", "superseded"]
+    rooms.clock.advance(GONE_AFTER_MS)
+    await roster.catch_up(DOMAIN)
+    assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d2"]
 
 
 async def test_labels_that_people_wrote_in_another_form_are_none(rooms: Rooms, roster: Roster) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from ...entities.errors import IotSphereError, NotFound, Unavailable
 from ...entities.merge_patch import same
-from ...entities.shadow import Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
+from ...entities.shadow import SUPERSEDED, Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
 from ...entities.shadow_changes import DATABASE, Wanted, adopt, delete, deliver, desire, expire
 from ...entities.shadow_reports import Report, report
 from ..due import due_pages
@@ -26,24 +26,35 @@ from .writer import SHADOWS, Change, ShadowFormat, ShadowWriter
 
 Places = Mapping[str, tuple[int, int]]
 Ends = Callable[[ShadowKey], Awaitable[Places]]
+Removed = Callable[[Sequence[ShadowKey]], Awaitable[frozenset[ShadowKey]]]
 
 log = structlog.get_logger("iotsphere.shadows")
 
 MAX_NAMED: Final = 100
 EXPIRY_PAGE: Final = 500
+ABSENT: Final = "absent"
+
+
+async def nobody(_: Sequence[ShadowKey]) -> frozenset[ShadowKey]:
+    """No device was ever removed."""
+    return frozenset()
 
 
 class Shadows:
     """All shadows of the database. ``form``: how a document's body stands for a shadow.
 
-    ``ends``: where the log ends now for what a device sends, by partition, as (epoch, offset).
+    ``ends``: where the log ends now for what a device sends, by partition, as (epoch, offset). ``removed``: which of
+    these shadows belong to devices that were removed a moment ago, so that their last reports make none anew.
     """
 
-    def __init__(self, database: Database, form: ShadowFormat, clock: Clock, ends: Ends) -> None:
+    def __init__(
+        self, database: Database, form: ShadowFormat, clock: Clock, ends: Ends, removed: Removed = nobody
+    ) -> None:
         self._database = database
         self._form = form
         self._clock = clock
         self._ends = ends
+        self._removed = removed
         self.writer = ShadowWriter(database, form, clock)
 
     async def desire(self, key: ShadowKey, wanted: Wanted) -> Answer:
@@ -62,9 +73,31 @@ class Shadows:
         """Fold reports in, those of one shadow in their order, with one write per shadow where they fit into one.
 
         For each its answer (``applied`` or ``superseded``), or why it was refused: VersionConflict, MessageRefused.
-        Raises Unavailable when that is not known; folding the same reports again is safe.
+        What a removed device had still sent is superseded by its removal. Raises Unavailable when that is not known;
+        folding the same reports again is safe.
         """
-        answers = await self.writer.many([(key, partial(_report, said)) for key, said in reports])
+        answers = await self._fold(reports, _report_if_there)
+        absent = {
+            place: answer
+            for place, answer in enumerate(answers)
+            if not isinstance(answer, IotSphereError) and answer.outcome == ABSENT
+        }
+        if absent:  # only who would make a shadow anew is asked about, for that is rare
+            removed = await self._removed([reports[place][0] for place in absent])
+            making = [place for place in absent if reports[place][0] not in removed]
+            answers_of = await self._fold([reports[place] for place in making], _report)
+            for place, answer in absent.items():
+                answers[place] = answer._replace(outcome=SUPERSEDED)
+            for place, made in zip(making, answers_of, strict=True):
+                answers[place] = made
+        return answers
+
+    async def _fold(
+        self,
+        reports: Sequence[tuple[ShadowKey, Report]],
+        change: Callable[[Report, Shadow, int], tuple[Shadow, Answer]],
+    ) -> list[Answer | IotSphereError]:
+        answers = await self.writer.many([(key, partial(change, said)) for key, said in reports])
         for answer in answers:
             if isinstance(answer, Unavailable):
                 raise answer
@@ -195,6 +228,12 @@ def _desire(wanted: Wanted, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
 
 
 def _report(said: Report, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
+    return report(shadow, said, at)
+
+
+def _report_if_there(said: Report, shadow: Shadow, at: int) -> tuple[Shadow, Answer]:
+    if not shadow.exists:
+        return shadow, Answer(shadow.version, shadow.sequence, changed=False, outcome=ABSENT)
     return report(shadow, said, at)
 
 

@@ -38,7 +38,7 @@ from ..use_cases.facts.places import PLACES, StatePlaces
 from ..use_cases.facts.processor import Processor
 from ..use_cases.facts.tools import LaneTools
 from ..use_cases.fleet import DEVICES, Fleet
-from ..use_cases.leaving import Leaving
+from ..use_cases.leaving import Leaving, Removed
 from ..use_cases.ports.clock import Clock
 from ..use_cases.ports.database import Change
 from ..use_cases.ports.telemetry import TelemetryStore
@@ -127,7 +127,7 @@ class State:
         database, edge, clock = ground.database, ground.edge, ground.clock
         form = ShadowDocument()
         messages = CommandMessages(edge)
-        self.shadows = Shadows(database, form, clock, partial(_ends, log))
+        self.shadows = Shadows(database, form, clock, partial(_ends, log), Removed(database, ground.devices))
         self.history = ShadowHistory(database, form)
         self.commands = Commands(database, ground.publish, messages.request, partial(_known, ground.devices), clock)
         self.notifications = Notifications(database, clock)
