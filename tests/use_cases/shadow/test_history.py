@@ -85,6 +85,19 @@ async def test_as_of_a_time_while_the_latest_versions_are_not_kept_yet(house: Ho
     assert (await house.history.at_time(KEY, times[8] + 5_000)).version == 128
 
 
+async def test_as_of_a_time_after_a_clock_that_ran_ahead_is_what_stood_before_it_did(house: House) -> None:
+    begin = house.clock.now()
+    for ahead, number in ((0, 1), (3_600_000, 2), (1_000, 3), (2_000, 4), (3_601_000, 5)):
+        house.clock.time = begin + ahead
+        await house.shadows.desire(KEY, wanted({"n": number}))
+    await house.catch_up()
+    kept = await house.history.versions(KEY)
+    assert [each.updated_at - begin for each in kept] == [0, 3_600_000, 3_600_000, 3_600_000, 3_601_000]
+    for after, version in ((0, 1), (2_000, 1), (3_599_999, 1), (3_600_000, 4), (3_601_000, 5)):
+        assert (await house.history.at_time(KEY, begin + after)).version == version, after
+    assert (await house.history.at_version(KEY, 3)).desired == {"n": 3}
+
+
 async def test_what_is_kept_no_more_is_said_to_be_so(house: House) -> None:
     times = await lived(house)
     for version in (1, 2, 3):
