@@ -47,6 +47,38 @@ async def test_killing_the_listener_alone_leaves_no_hole_in_the_versions(tmp_pat
                 assert (await api.get("/api/v1/ledger")).json()["imbalance"] == 0
 
 
+async def test_a_listener_that_stands_by_goes_on_when_the_other_is_killed(tmp_path: Path, redis_server: Server) -> None:
+    log = f"redis://127.0.0.1:{redis_server.port}/0"
+    path = "/api/v1/devices/d1/shadow"
+    async with role("api", tmp_path, log) as door, door.api() as api, Listener(tmp_path, log) as first:
+        assert (await api.post("/api/v1/devices", json={"device_id": "d1"})).status_code == 201
+        expected: list[int] = []
+
+        async def change(count: int) -> None:
+            for number in range(count):
+                answer = await api.patch(path, json={"desired": {"n": len(expected) + number}})
+                assert answer.status_code == 200, answer.text
+            expected.extend(range(len(expected) + 1, len(expected) + count + 1))
+
+        async def all_told() -> None:
+            deadline = asyncio.get_running_loop().time() + WITHIN
+            while len((told := await versions(api))["d1"]) < len(expected):
+                assert asyncio.get_running_loop().time() < deadline, told
+                await asyncio.sleep(0.05)
+            assert told == {"d1": expected}
+
+        await change(3)
+        await all_told()
+        async with Listener(tmp_path, log):
+            await change(3)
+            await all_told()
+            await change(5)
+            await first.kill()  # with or without some of them told
+            await change(3)
+            await all_told()
+        assert (await api.get("/api/v1/ledger")).json()["imbalance"] == 0
+
+
 async def test_b21_fifty_writers_and_a_thousand_changes_of_one_shadow(tmp_path: Path) -> None:
     async with Gateway(tmp_path / "data") as gateway:
         (who,) = await gateway.add_devices(["hot"])
