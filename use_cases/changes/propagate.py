@@ -236,6 +236,7 @@ class PropagateChanges:
     async def _append(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
+        self.lag = max(0, self._clock.now() - changes[0].at)  # while it cannot be told, too
         records = [record for change in changes for record in self._tell.records(change)]
         new = [record for record in records if record.message_id not in self._already]
         self.repeated += len(records) - len(new)

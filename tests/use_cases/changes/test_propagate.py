@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from typing import Any
 
 import orjson
 import pytest
@@ -155,6 +156,32 @@ async def test_each_change_is_told_once_and_in_order(scene: Scene) -> None:
         await soon(lambda: len(scene.kept) == 51, "what follows")
         assert listener.told == 51
         assert [change.kind for change in scene.kept] == ["insert", *["update"] * 49, "delete"]
+
+
+async def test_how_far_it_is_behind_is_known_and_passes(scene: Scene) -> None:
+    async with running(scene.listener()) as listener:
+        await soon(lambda: listener._heard_at, "listening")
+        await scene.put(1)
+        await scene.noted(KEY)
+    await scene.put(2)
+    assert isinstance(scene.stage.clock, ManualClock)
+    scene.stage.clock.advance(7_000)  # nobody listens
+    cut_off = scene.listener(publish=Cut(scene.stage.log, reached=False))
+    with pytest.raises(Unavailable):
+        await cut_off.run()
+    assert cut_off.lag == 7_000  # also while nothing can be told
+    lags: list[tuple[Any, int]] = []
+
+    async def keep(changes: Sequence[Change]) -> None:
+        lags.extend((change.after, late.lag) for change in changes)
+
+    stores = ChangeStores(scene.database, scene.stage.log, scene.stage.documents, [THINGS], ())
+    late = PropagateChanges(stores, scene.stage.publish, scene.teller, keep, scene.stage.clock)
+    async with running(late):
+        await scene.until([1, 2])
+        await soon(lambda: lags, "what follows")
+        assert lags[-1] == ({"n": 2}, 7_000)
+        await soon(lambda: late.lag == 0, "the feed to be quiet")
 
 
 async def test_what_was_there_before_the_first_start_is_told_as_it_is(scene: Scene) -> None:
