@@ -95,6 +95,12 @@ async def test_who_waits_gets_the_answer_or_the_state_at_the_deadline(gateway: G
         assert back["command"]["state"] == "cancelled"
         unknown = await page.ask("command", device="nobody", payload={"n": 1})
         assert (unknown["type"], unknown["code"]) == ("error", "not_found")
+    async with gateway.api() as api:
+        path = "/api/v1/devices/waits/commands"
+        answer = await api.post(path, json={"payload": {"n": 3}, "wait": 0.2})
+        assert (answer.status_code, answer.json()["state"]) == (200, "queued"), answer.text
+        command = f"/api/v1/commands/{answer.json()['commandId']}"
+        assert (await api.get(command, params={"wait": 0.2})).json()["state"] == "queued"
 
 
 async def test_an_idempotency_key_stands_for_one_command(gateway: Gateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -51,6 +52,41 @@ async def test_a_device_that_was_away_gets_one_delta_and_its_commands_in_order_o
             assert [delta["delta"] for delta in device.of("shadow/delta")] == [{"last": True}]
             assert device.of("commands/request") == []
         assert await command_state(api, ids[3]) == "cancelled"
+
+
+async def test_what_becomes_of_each_wish_is_told(gateway: Gateway) -> None:
+    (who,) = await gateway.add_devices(["wishes"])
+    path = "/api/v1/devices/wishes/shadow"
+    async with gateway.api() as api:
+
+        async def stand(**wanted: str) -> dict[str, Any]:
+            """The shadow, once its wishes have these statuses."""
+            deadline = asyncio.get_running_loop().time() + 20
+            while True:
+                found = await shadow(api, "wishes")
+                statuses = {pointer[1:]: wish["status"] for pointer, wish in found["wishes"].items()}
+                if statuses == wanted:
+                    return found
+                assert asyncio.get_running_loop().time() < deadline, statuses
+                await asyncio.sleep(0.02)
+
+        await api.patch(path, json={"desired": {"a": 1, "b": 1, "c": 1}})
+        await stand(a="pending", b="pending", c="pending")
+        again = await api.patch(path, json={"desired": {"a": 2}})
+        answer = await api.get(path, params={"version": again.json()["version"]})
+        assert answer.json()["superseded"]["/a"]["status"] == "superseded"
+        async with twin(gateway, who) as device:
+            (delta,) = await device.until("shadow/delta", 1)
+            await stand(a="acknowledged", b="acknowledged", c="acknowledged")
+            await device.report(
+                {"reported": {"a": 2}, "refused": {"/b": "it is locked"}, "sequence": delta["sequence"]}
+            )
+            left = await stand(a="applied", b="refused", c="acknowledged")
+            assert (left["wishes"]["/b"]["reason"], left["delta"]) == ("it is locked", {"c": 1})
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        made = await api.patch(path, json={"desired": {"c": 2}, "expires": {"/c": soon.isoformat()}})
+        assert made.status_code == 200, made.text
+        assert (await stand(a="applied", b="refused", c="expired"))["delta"] == {}
 
 
 async def test_case_a04_null_takes_a_key_away_once(gateway: Gateway) -> None:
