@@ -224,3 +224,28 @@ async def test_named_shadows_have_a_life_of_their_own(gateway: Gateway) -> None:
         found = (await api.get("/api/v1/devices/named/shadows")).json()["shadows"]
         assert [(each["name"], each["reported"]) for each in found] == [("radio", {"band": 5})]
         assert json.dumps(device.of("shadow/radio/delta")[0]["delta"]) == '{"band": 5}'
+
+
+async def test_a_change_of_many_devices_by_a_filter_tells_how_far_it_is(gateway: Gateway) -> None:
+    devices = [who.device_id for who in await gateway.add_devices([f"roll-{number}" for number in range(4)])]
+    async with gateway.api() as api:
+        for number, device in enumerate(devices):
+            labels = {"labels": {"site": "south" if number else "north"}}
+            assert (await api.patch(f"/api/v1/devices/{device}/labels", json=labels)).status_code == 200
+        body = {
+            "kind": "desired",
+            "payload": {"interval": 5},
+            "filter": {"prefix": "roll-", "labels": {"site": "south"}},
+            "rate": 600,
+        }
+        made = await api.post("/api/v1/rollouts", json=body)
+        assert made.status_code == 200, made.text
+        path = f"/api/v1/rollouts/{made.json()['rolloutId']}"
+        deadline = asyncio.get_running_loop().time() + 30
+        while (found := (await api.get(path)).json())["state"] != "finished":
+            assert asyncio.get_running_loop().time() < deadline, found
+            await asyncio.sleep(0.05)
+        assert (found["total"], found["issued"], found["refusals"]) == (3, 3, 0)
+        for device in devices[1:]:
+            assert (await shadow(api, device))["desired"] == {"interval": 5}
+        assert (await api.get(f"/api/v1/devices/{devices[0]}/shadow")).status_code == 404
