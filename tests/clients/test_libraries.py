@@ -117,8 +117,8 @@ async def test_gets_the_retained_value_first(gateway: Gateway, kind: Kind, qos: 
     device = await new_device(gateway)
     async with kind.client(gateway, device.credential) as client:
         await client.connect()
-        await client.publish(device.telemetry, b"1", 1, retain=True)
-        await client.publish(device.telemetry, b"7", 1, retain=True)
+        await client.publish(device.telemetry, b"1", qos, retain=True)
+        await client.publish(device.telemetry, b"7", qos, retain=True)
         await known(gateway, device, 7)
         await client.subscribe(device.telemetry, qos)
         got = await client.message()
