@@ -10,15 +10,15 @@ import asyncio
 import ssl as tls
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import structlog
 from websockets.asyncio.server import ServerConnection
 
 from ...entities.errors import IotSphereError
-from ..tls import HANDSHAKE_S, peer_certificate
-from .client import MqttClient
+from ..tls import HANDSHAKE_S
 from .door import MqttDoor, MqttLimits, MqttUseCases
+from .over_tcp import MqttOverTcp
 from .over_websocket import MqttOverWebSocket
 
 log = structlog.get_logger("iotsphere.mqtt")
@@ -28,52 +28,9 @@ REVALIDATE_S: Final = 2.0
 CHECKPOINT_S: Final = 5.0
 EXPIRE_S: Final = 30.0
 WILLS_S: Final = 0.25
-WRITE_BUFFER_BYTES: Final = 256 * 1024
 CLOSE_WITHIN_S: Final = 2.0
 RETRY_S: Final = 1.0
 YIELD_AFTER: Final = 500
-
-
-class _Socket(asyncio.Protocol):
-    """Passes on what the transport reports."""
-
-    __slots__ = ("_client", "_door")
-
-    def __init__(self, door: MqttDoor) -> None:
-        self._door = door
-        self._client: MqttClient | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the socket, or cut it."""
-        wire = cast(asyncio.Transport, transport)
-        wire.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 4)
-        peer = wire.get_extra_info("peername")
-        client = MqttClient(self._door, wire, str(peer[0]) if peer else "?", peer_certificate(wire))
-        if self._door.admission.opened(client):
-            self._client = client
-            self._door.enter(client)
-        else:
-            wire.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        if self._client is not None:
-            self._client.receive(data)
-
-    def pause_writing(self) -> None:
-        """The client does not read as fast as it is written to."""
-        if self._client is not None:
-            self._client.has_room(False)
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        if self._client is not None:
-            self._client.has_room(True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
-        if self._client is not None:
-            self._client.lost(f"the connection was lost: {exc}" if exc else "the connection was lost")
 
 
 class MqttGateway:
@@ -116,7 +73,7 @@ class MqttGateway:
         """
         await self.open()
         server = await asyncio.get_running_loop().create_server(
-            lambda: _Socket(self._door),
+            lambda: MqttOverTcp(self._door),
             host,
             port,
             ssl=ssl,

@@ -9,6 +9,8 @@ import pytest
 
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
+from iotsphere.adapters.mqtt.properties import Properties
+from tests.gateways.mqtt.peer import Peer
 
 from .guest import Guest
 
@@ -176,6 +178,35 @@ def test_what_was_not_acknowledged_comes_again(playground: Address, root: str, v
         assert keeper.present
         assert [m.payload for m in keeper.receives(2)] == [b"1", b"2"]
         assert [m.dup for m in keeper.messages] == [True, True]
+
+
+@BOTH
+async def test_a_client_that_answers_none_of_its_own_messages_gets_them_again(
+    playground: Address, root: str, version: int
+) -> None:
+    kept: dict[str, object] = {"properties": Properties(session_expiry_interval=60)} if version == p.MQTT_5 else {}
+    async with Peer(playground, version) as peer:
+        await peer.connect(None, f"mute{version}", clean_start=False, **kept)
+        await peer.subscribe(p.Request(f"{root}/#", 2))
+        peer.send(*(p.Publish(topics(root)[qos].encode(), b"", qos, qos << 1) for qos in (1, 2)))
+        await peer.take(p.Publish, 2)
+        assert {(answer.kind, answer.packet_id) for answer in await peer.take(p.Ack, 2)} == {
+            (p.PUBACK, 1),
+            (p.PUBREC, 2),
+        }
+        peer.send(p.Ack(p.PUBREL, 2))
+        assert (await peer.expect(p.Ack)).kind == p.PUBCOMP
+        peer.send(p.Disconnect())
+        await peer.end()
+    async with Peer(playground, version) as peer:
+        assert (await peer.connect(None, f"mute{version}", clean_start=False)).session_present
+        first, second = await peer.take(p.Publish, 2)
+        assert [(m.topic.decode(), m.qos, m.flags & 8) for m in (first, second)] == [
+            (topics(root)[1], 1, 8),
+            (topics(root)[2], 2, 8),
+        ]
+        peer.send(p.Ack(p.PUBACK, first.packet_id), p.Ack(p.PUBREC, second.packet_id))
+        assert (await peer.expect(p.Ack)) == p.Ack(p.PUBREL, second.packet_id)
 
 
 @BOTH

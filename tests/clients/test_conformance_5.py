@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -10,6 +11,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from iotsphere.adapters.mqtt import packets as p
+from iotsphere.adapters.mqtt.codec import Parser
+from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.properties import Properties
 from tests.gateways.mqtt.peer import Peer, ack
 
@@ -237,6 +240,24 @@ async def test_an_alias_that_is_none_ends_the_connection(playground: Address, fi
         await peer.end()
 
 
+async def test_an_alias_ends_with_its_connection_also_where_the_session_goes_on(
+    playground: Address, topic: str
+) -> None:
+    async with Peer(playground) as peer:
+        await peer.connect(None, "comes back", properties=Properties(session_expiry_interval=60))
+        await peer.subscribe(topic)
+        peer.send(publish(topic, b"1", 1, 1, topic_alias=1))
+        peer.send(ack((await peer.expect(p.Publish)).packet_id))
+        await peer.expect(p.Ack)
+    async with Peer(playground) as peer:
+        assert (await peer.connect(None, "comes back", clean_start=False)).session_present
+        peer.send(publish(topic, b"2", 1, 1))
+        assert (await peer.expect(p.Publish)).payload == b"2"
+        peer.send(publish("", b"3", 2, 1, topic_alias=1))
+        assert (await peer.expect(p.Disconnect)).reason == 0x94
+        await peer.end()
+
+
 @pytest.mark.parametrize("most", [0, 1])
 async def test_the_gateway_uses_as_many_aliases_as_the_client_lets_it(
     playground: Address, topic: str, most: int
@@ -251,11 +272,13 @@ async def test_the_gateway_uses_as_many_aliases_as_the_client_lets_it(
     assert said == ([(topic, 1), ("", 1), ("", 1)] if most else [(topic, None)] * 3)
 
 
-async def test_nothing_is_sent_that_is_larger_than_the_client_takes(playground: Address, topic: str) -> None:
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_nothing_is_sent_that_is_larger_than_the_client_takes(playground: Address, topic: str, qos: int) -> None:
     async with Peer(playground) as peer:
         await peer.connect(None, "small", properties=Properties(maximum_packet_size=64))
-        await peer.subscribe(topic)
-        peer.send(publish(topic, b"." * 32), publish(topic, b"." * 64), publish(topic, b"end"))
+        await peer.subscribe(p.Request(topic, 2))
+        payloads = (b"." * 32, b"." * 64, b"end")
+        peer.send(*(publish(topic, payload, qos and number, qos) for number, payload in enumerate(payloads, 1)))
         assert [m.payload for m in await peer.take(p.Publish, 2)] == [b"." * 32, b"end"]
 
 
@@ -280,3 +303,26 @@ async def test_a_client_that_sends_more_than_the_gateway_takes_is_cut_off(playgr
         peer.send(*(publish(topic, b"message", number, 2) for number in range(1, most + 2)))
         assert (await peer.expect(p.Disconnect)).reason == 0x93
         await peer.end()
+
+
+def test_a_client_that_is_still_sending_hears_why_it_is_cut_off(playground: Address, topic: str) -> None:
+    """It answers each PUBREC before it reads on, and so writes to a connection that the gateway has ended."""
+    parser = Parser(FIVE)
+    with socket.create_connection(playground, timeout=15) as wire:
+
+        def read() -> list[Any]:
+            data = wire.recv(64)
+            assert data, "closed without a word"
+            return parser.feed(data)
+
+        wire.sendall(encode(p.Connect(FIVE, "busy"), FIVE))
+        (connack,) = read()
+        most = connack.properties.receive_maximum
+        wire.sendall(b"".join(encode(publish(topic, b"message", number, 2), FIVE) for number in range(1, most + 2)))
+        while True:
+            for packet in read():
+                if isinstance(packet, p.Disconnect):
+                    assert packet.reason == 0x93
+                    return
+                assert packet.kind == p.PUBREC
+                wire.sendall(encode(p.Ack(p.PUBREL, packet.packet_id), FIVE))

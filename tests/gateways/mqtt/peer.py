@@ -94,6 +94,7 @@ class Peer:
         finally:
             self.closed.set()
             self._arrived.set()
+            self._writer.close()  # as clients do when the server has closed its side
 
     def write(self, data: bytes) -> None:
         """Send raw bytes."""

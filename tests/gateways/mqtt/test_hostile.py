@@ -113,7 +113,7 @@ async def test_a_client_that_only_asks_and_never_reads_is_not_served_without_end
         await until(lambda: house.gateway.counts["paused_for_write"], "it is read no further")
         flooding.cancel()
         (client,) = house.gateway._door.clients
-        assert client._wire.get_write_buffer_size() < 1_000_000  # type: ignore[attr-defined]  # a transport's own
+        assert client._wire._transport.get_write_buffer_size() < 1_000_000  # type: ignore[attr-defined]  # its own affair
         peer.abort()
         peer.awake.set()
 
