@@ -59,7 +59,7 @@ def test_without_the_extra_it_says_what_to_install(words: list[str]) -> None:
     else:
         assert (done.returncode, done.stderr) == (
             2,
-            "request_invalid: pyspark is missing: pip install 'iotsphere[spark]'\n",
+            "request_invalid: pyspark is missing: pip install 'iotsphere[spark]', or '.[spark]' in a checkout\n",
         )
 
 
