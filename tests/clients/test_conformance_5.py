@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 from typing import Any
 
@@ -318,7 +319,14 @@ def test_a_client_that_is_still_sending_hears_why_it_is_cut_off(playground: Addr
         wire.sendall(encode(p.Connect(FIVE, "busy"), FIVE))
         (connack,) = read()
         most = connack.properties.receive_maximum
-        wire.sendall(b"".join(encode(publish(topic, b"message", number, 2), FIVE) for number in range(1, most + 2)))
+        messages = [encode(publish(topic, b"message", number, 2), FIVE) for number in range(1, most + 2)]
+        wire.sendall(b"".join(messages[:-1]))
+        while len(wire.recv(65_536, socket.MSG_PEEK)) < 4 * most:  # a PUBREC is 4 bytes
+            pass
+        wire.sendall(messages[-1])
+        ended = select.poll()
+        ended.register(wire, select.POLLRDHUP)
+        assert ended.poll(15_000), "the gateway has not ended it"
         while True:
             for packet in read():
                 if isinstance(packet, p.Disconnect):

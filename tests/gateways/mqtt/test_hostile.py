@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -65,6 +66,21 @@ async def test_d11_what_breaks_the_rules_ends_its_connection_with_a_reason_and_n
         await neighbour.ping()
         await until(lambda: house.gateway.connections == 1, "only the neighbour is left")
         assert [e["payload"]["value"] for e in await house.envelopes()] == [1]
+
+
+@pytest.mark.parametrize("more", [0, 32], ids=["silent", "flooding"])
+async def test_who_does_not_leave_when_it_is_cut_off_is_not_kept(house: House, more: int) -> None:
+    reader, writer = await asyncio.open_connection(*await house.door())
+    try:
+        writer.write(b"\x00\x00")
+        assert await asyncio.wait_for(reader.read(), 15) == b""
+        with suppress(ConnectionError):
+            for _ in range(more):
+                writer.write(bytes(1024 * 1024))
+                await writer.drain()
+        await until(lambda: house.gateway.connections == 0, "it is gone")
+    finally:
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
