@@ -94,6 +94,7 @@ async def test_what_is_desired_is_edited_in_place_and_the_delta_closes(stage: St
     await expect(row.locator(".badge")).to_have_text("refused")
     await expect(row).to_contain_text("a weather station takes")
     await expect(page.locator("[data-refused='1']")).to_be_visible()
+    await expect(page.locator("[data-delta]")).to_have_text("differs")
     await page.click("text=Edit desired")
     await page.fill(".whole textarea", '{"interval": 0.1')
     await page.click(".whole button.primary")
@@ -202,10 +203,10 @@ async def test_alerts_and_notifications_come_and_are_read(stage: Stage) -> None:
     await stage.post("/api/v1/messages", {"topic": "iotsphere/users/operator/notifications", "payload": note})
     told = page.locator(".note", has_text="Filter is due")
     await expect(told).to_be_visible()
-    await expect(page.locator(".nav .count")).to_have_text("1")
+    await expect(page.locator(".nav [href='#/alerts'] .count")).to_have_text("1")
     await told.get_by_role("button", name="Mark as read").click()
     await expect(told).to_have_count(0)
-    await expect(page.locator(".nav .count")).to_have_count(0)
+    await expect(page.locator(".nav [href='#/alerts'] .count")).to_have_count(0)
 
 
 async def test_health_shows_that_the_ledger_balances(stage: Stage) -> None:

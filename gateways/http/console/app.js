@@ -35,6 +35,8 @@ const STATES = {
   closed: ["bad", "Not connected"],
 };
 
+const COUNTED = 100; // dead letters, at the start
+
 let context = null;
 let leave = new AbortController();
 let shown = null;
@@ -79,7 +81,18 @@ async function enter() {
   if (!location.hash) history.replaceState(null, "", link("fleet"));
   frame();
   route();
+  if (context.isOperator) countLetters(context);
   return true;
+}
+
+/** What was refused is seen from every page; the page of the letters counts on from there. */
+async function countLetters({ api, notices, setCount, signal }) {
+  try {
+    const { dead_letters: found, before } = await api.get("api/v1/dead-letters", { limit: COUNTED }, signal);
+    if (!signal.aborted && counts.letters === undefined) setCount("letters", before === null ? found.length : `${COUNTED}+`);
+  } catch (error) {
+    if (!signal.aborted) notices.put("letters", "warn", `How many messages were refused is not known: ${error.message}`);
+  }
 }
 
 function signedOut(why) {

@@ -4,7 +4,7 @@ import { html } from "../vendor/lit/lit-html.js";
 import { ConflictError, shadow as shadowOf } from "../vendor/iotsphere/iotsphere.min.js";
 import { part } from "../core/api.js";
 import { brief, moment } from "../core/format.js";
-import { at, difference, leaves, patchOf, pointer, typed } from "../core/patch.js";
+import { at, difference, leaves, patchOf, pointer, same, typed } from "../core/patch.js";
 import { view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
 import { toast } from "../parts/toast.js";
@@ -20,6 +20,16 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
   let editing = null; // { path, text, problem }; path null: the whole document
   let past = null; // { time, document }
   let askedAt = 0;
+  const begun = new Map(); // name -> promise of when the first version that is kept began, ms; null: none is known
+
+  const address = `api/v1/devices/${part(device)}`;
+
+  /** When there was a shadow first: nothing is asked about a time before, when there was none. */
+  async function beginningOf(which) {
+    const { shadows } = await api.get(`${address}/shadow/versions`, { name: which, limit: 1 }, leave);
+    if (shadows.length) return Date.parse(shadows[0].updatedAt);
+    return known.get(which)?.version ? null : Infinity;
+  }
 
   const document_ = () => past?.document ?? known.get(name) ?? NONE;
 
@@ -38,6 +48,9 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
       const lines = rows();
       const waits = [...leaves(shown.delta)].length;
       const refused = Object.values(shown.wishes ?? {}).filter((wish) => wish.status === "refused").length;
+      const differs = [...leaves(shown.desired)].some(
+        ([path, wanted]) => shown.wishes?.[pointer(path)]?.status === "refused" && !same(wanted, at(shown.reported, path)),
+      ); // what is refused is no work to do, but not in sync either
       return html`<header>
           <h2>Shadow</h2>
           ${known.size > 1
@@ -46,7 +59,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
               </select>`
             : ""}
           <span class="badge num" data-version=${shown.version}>version ${shown.version}</span>
-          <span class="badge ${waits ? "warn" : "ok"}" data-delta=${waits}>${waits ? `${waits} to do` : "in sync"}</span>
+          <span class="badge ${waits || differs ? "warn" : "ok"}" data-delta=${waits}>${waits ? `${waits} to do` : differs ? "differs" : "in sync"}</span>
           ${refused ? html`<span class="badge bad" data-refused=${refused}>${refused} refused</span>` : ""}
           ${past ? html`<span class="badge accent">as of ${moment(past.time)}</span>` : ""}
           <span class="grow"></span>
@@ -194,12 +207,17 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
     async asOf(time) {
       if (time === null) {
         past = null;
+        askedAt = 0;
+        begun.clear();
         return update();
       }
       if (Date.now() - askedAt < AS_OF_EVERY_MS) return undefined;
       askedAt = Date.now();
-      const query = { name, as_of: time.toISOString() };
-      const document = await api.get(`api/v1/devices/${part(device)}/shadow`, query, leave).catch(() => NONE);
+      const which = name;
+      if (!begun.has(which)) begun.set(which, beginningOf(which).catch(() => null)); // then each time is asked for
+      const first = await begun.get(which);
+      const query = { name: which, as_of: time.toISOString() };
+      const document = first !== null && time.getTime() < first ? NONE : await api.get(`${address}/shadow`, query, leave).catch(() => NONE);
       if (askedAt) past = { time, document };
       return update();
     },

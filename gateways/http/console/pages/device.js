@@ -5,7 +5,7 @@ import { moment } from "../core/format.js";
 import { part } from "../core/api.js";
 import { view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
-import { rewindBar } from "../parts/rewind.js";
+import { firstOf, rewindBar } from "../parts/rewind.js";
 import { commandsPanel } from "./device-commands.js";
 import { shadowPanel } from "./device-shadow.js";
 import { telemetryPanel } from "./device-telemetry.js";
@@ -48,6 +48,7 @@ export function device(root, context) {
   const bar = rewindBar(
     at(".bar"),
     {
+      first: (since) => firstOf(api, leave)(`${domain}/devices/${id}/telemetry/#`, since),
       play: (from, speed) => telemetry.rewind(from, speed),
       speed: (speed) => telemetry.play(speed),
       live: () => {

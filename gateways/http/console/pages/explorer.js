@@ -7,7 +7,7 @@ import { every, view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
 import { json } from "../parts/json.js";
 import { LongList } from "../parts/long-list.js";
-import { rewindBar } from "../parts/rewind.js";
+import { firstOf, rewindBar } from "../parts/rewind.js";
 import { publishDialog } from "./explorer-publish.js";
 
 const KEPT = 2_000;
@@ -16,7 +16,7 @@ const MOVED_EVERY_MS = 150;
 const STARTS = { live: "Live", latest: "Last values, then live", hour: "The last hour", earliest: "From the beginning" };
 
 export function explorer(root, context) {
-  const { domain, isOperator, leave, listen, query } = context;
+  const { api, domain, isOperator, leave, listen, query } = context;
   let filter = query.get("filter") ?? `${domain}/devices/+/telemetry/#`;
   let start = "latest";
   let policy = "complete";
@@ -33,6 +33,7 @@ export function explorer(root, context) {
   let before = 0;
 
   const shown = () => held ?? messages;
+  const filters = () => filter.split(/[\s,]+/).filter(Boolean);
 
   const update = view(
     root,
@@ -147,7 +148,7 @@ export function explorer(root, context) {
     list.show(messages);
     remember({ filter });
     const from = start === "hour" ? new Date(Date.now() - 3_600_000) : start;
-    subscription = listen("The explorer", filter.split(/[\s,]+/).filter(Boolean), { from, policy, ...options, signal }, take);
+    subscription = listen("The explorer", filters(), { from, policy, ...options, signal }, take);
     subscription?.addEventListener("clock", ({ detail }) => bar.tick(detail));
     subscription?.addEventListener("state", ({ detail }) => {
       problem = detail.error?.message ?? "";
@@ -164,6 +165,7 @@ export function explorer(root, context) {
   const bar = rewindBar(
     root.querySelector(".bar"),
     {
+      first: (since) => firstOf(api, leave)(filters(), since),
       play: (from, speed) => begin({ from, speed }),
       speed: (speed) => subscription?.play(speed),
       live: () => begin({ from: "latest" }),

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit/lit-html.js";
 import { ago, brief, count, number, unit } from "../core/format.js";
-import { link, remember } from "../core/router.js";
+import { go, link, remember } from "../core/router.js";
 import { metrics, subject } from "../core/telemetry.js";
 import { every, view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
@@ -86,6 +86,15 @@ export function fleet(root, { api, domain, listen, leave, query }) {
     again();
   }
 
+  /** From the search into what it found: ArrowDown walks into the list, Enter opens the first. */
+  function follow(event) {
+    if (event.isComposing || !seen.length) return;
+    if (event.key === "ArrowDown") list.enter();
+    else if (event.key === "Enter" && search.trim()) go("devices", seen[0].id);
+    else return;
+    event.preventDefault();
+  }
+
   function choose(state) {
     wanted = state;
     again();
@@ -134,7 +143,7 @@ export function fleet(root, { api, domain, listen, leave, query }) {
       <div class="row wrap tools">
         <label class="search grow">
           <span class="sr">Search devices and labels</span>${icon("search")}
-          <input type="search" placeholder="Search by id or label, such as city:sf" .value=${search} @input=${ask} />
+          <input type="search" placeholder="Search by id or label, such as city:sf" .value=${search} @input=${ask} @keydown=${follow} />
           <kbd aria-hidden="true">/</kbd>
         </label>
         <div class="seg" role="group" aria-label="State">

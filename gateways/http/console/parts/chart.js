@@ -5,6 +5,7 @@ import { clock, number } from "../core/format.js";
 import { colour, onTheme } from "../core/theme.js";
 
 const CAPACITY = 20_000;
+const FEW = 60; // points in sight; so many are drawn as dots too
 
 /** Points in the order of their times; the oldest go when there are too many. */
 export class Series {
@@ -76,7 +77,10 @@ export class Chart {
           ],
           series: [
             {},
-            { stroke: line, width: 2, fill: line.replace("rgb(", "rgba(").replace(")", ", 0.09)"), points: { show: false }, gaps: silences },
+            {
+              stroke: line, width: 2, fill: line.replace("rgb(", "rgba(").replace(")", ", 0.09)"), gaps: silences,
+              points: { size: 6, fill: line, show: (_, __, first, last) => last - first < FEW, filter: (plot, _, shown) => (shown ? null : alone(plot.data[0], ...plot.series[0].idxs)) },
+            },
           ],
         },
         [series.times, series.values],
@@ -113,13 +117,25 @@ export class Chart {
   }
 }
 
+/** How long nothing comes before that is a silence. */
+const silence = (times, first, last) => Math.max(5, ((times[last] - times[first]) / Math.max(1, last - first)) * 8);
+
+/** Points with a silence on either side: no line touches them, so they are drawn as dots among however many. */
+export function alone(times, first, last) {
+  const long = silence(times, first, last);
+  const apart = (i) => i < 1 || i >= times.length || times[i] - times[i - 1] > long;
+  const found = [];
+  for (let i = first; i <= last; i += 1) if (apart(i) && apart(i + 1)) found.push(i);
+  return found.length ? found : null;
+}
+
 /** Where nothing came for much longer than usual, the line is broken: nobody measured what lies between. */
 function silences(plot, _, first, last) {
   const [times] = plot.data;
-  const usual = (times[last] - times[first]) / Math.max(1, last - first);
+  const long = silence(times, first, last);
   const found = [];
   for (let i = first + 1; i <= last; i += 1)
-    if (times[i] - times[i - 1] > Math.max(5, usual * 8))
+    if (times[i] - times[i - 1] > long)
       found.push([times[i - 1], times[i]].map((time) => Math.round(plot.valToPos(time, "x", true))));
   return found;
 }

@@ -56,6 +56,13 @@ export class LongList {
     this.#root.scrollTop = 0;
   }
 
+  /** Walk into the list: its first line has the focus then. */
+  enter() {
+    this.toTop();
+    this.#draw();
+    this.#rows.querySelector("[data-index]")?.focus();
+  }
+
   update() {
     beforeNextFrame(this.#paint);
   }

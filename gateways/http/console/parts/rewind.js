@@ -4,23 +4,47 @@ import { html } from "../vendor/lit/lit-html.js";
 import { moment, span } from "../core/format.js";
 import { view } from "../core/view.js";
 import { icon } from "./icons.js";
+import { toast } from "./toast.js";
 
 const SPEEDS = [1, 2, 5, 10, 60, 300, 1000];
 const SPANS = { 15: "15 min", 60: "1 h", 360: "6 h", 1440: "24 h", 10080: "7 d" };
 const MINUTE = 60_000;
 
-/** `play(from, speed)` begins a rewind, `speed(n)` changes it (0 stands still), `live()` ends it. */
-export function rewindBar(root, { play, speed, live }, signal) {
+/** Answers when the first message of some filters came since a time; if none did, the first that is kept; null: unknown. */
+export const firstOf = (api, signal) => async (filter, since) => {
+  const ask = (from) => api.get("api/v1/messages", { filter, from, limit: 1 }, signal);
+  let page = await ask(since.toISOString());
+  const isRecent = page.messages.length > 0 || page.more;
+  if (!isRecent) page = await ask("earliest");
+  if (!page.messages.length) return null;
+  const time = Date.parse(page.messages[0].metadata.timestamp); // a device's own clock may tell anything
+  return new Date(Math.min(Date.now(), isRecent ? Math.max(since.getTime(), time) : time));
+};
+
+/** `play(from, speed)` begins a rewind, `speed(n)` changes it (0 stands still), `live()` ends it.
+ *  `first(since)`: when there is something to see first, as `firstOf` answers. */
+export function rewindBar(root, { play, speed, live, first }, signal) {
   let clock = null; // of the rewind; null: live
   let rate = 10;
   let minutes = 60;
   let pulled = null; // where the slider is being dragged to
+  let asking = false; // where to begin
   const update = view(root, template, signal);
 
   function begin(from) {
     clock = { time: from, state: "playing", skipped: 0 };
     play(from, rate);
     update();
+  }
+
+  /** From where there is something to see, in the reach of the slider where possible. */
+  async function beginAtFirst() {
+    if (asking) return;
+    asking = true;
+    const since = new Date(Date.now() - minutes * MINUTE);
+    const found = await first(since).catch((error) => void (signal.aborted || toast(error.message, "bad")));
+    asking = false;
+    if (!signal.aborted && !clock) begin(found ?? since);
   }
 
   function choose(event) {
@@ -30,7 +54,7 @@ export function rewindBar(root, { play, speed, live }, signal) {
   }
 
   function turn() {
-    if (!clock) return begin(new Date(Date.now() - minutes * MINUTE));
+    if (!clock) return beginAtFirst();
     const playing = clock.state === "playing";
     clock = { ...clock, state: playing ? "paused" : "playing" };
     speed(playing ? 0 : rate);
@@ -48,7 +72,7 @@ export function rewindBar(root, { play, speed, live }, signal) {
     const at = pulled ?? clock?.time.getTime() ?? now;
     const local = new Date(at - new Date(at).getTimezoneOffset() * MINUTE).toISOString().slice(0, 19);
     return html`<div class="rewind ${clock ? "past" : ""}" role="group" aria-label="Rewind">
-      <button class="button small" @click=${turn} aria-label=${clock?.state === "playing" ? "Pause" : "Play from the past"}>
+      <button class="button small" @click=${turn} title=${clock ? "" : "Play from the past"}>
         ${icon(clock?.state === "playing" ? "pause" : clock ? "play" : "rewind")}
         <span>${clock ? (clock.state === "playing" ? "Pause" : "Play") : "Rewind"}</span>
       </button>
@@ -71,10 +95,12 @@ export function rewindBar(root, { play, speed, live }, signal) {
       </select>
       <input type="datetime-local" step="1" aria-label="Play from" .value=${local} max=${local.slice(0, 10) + "T23:59:59"}
         @change=${(event) => event.target.value && begin(new Date(event.target.value))} />
-      <select aria-label="Speed" @change=${choose}>
-        ${SPEEDS.map((each) => html`<option value=${each} ?selected=${each === rate}>×${each}</option>`)}
-      </select>
-      <button class="button small ${clock ? "primary" : ""}" ?disabled=${!clock} @click=${end}>${icon("live")}Live</button>
+      <span class="row pace">
+        <select aria-label="Speed" @change=${choose}>
+          ${SPEEDS.map((each) => html`<option value=${each} ?selected=${each === rate}>×${each}</option>`)}
+        </select>
+        <button class="button small ${clock ? "primary" : ""}" ?disabled=${!clock} @click=${end}>${icon("live")}Live</button>
+      </span>
     </div>`;
   }
 

@@ -1,0 +1,106 @@
+"""What the console shows at first sight: few points, what was found, what was refused, and where the past begins."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.console.stage import Stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+INKED = """() => {
+    const canvas = document.querySelector("[data-metric=level] canvas");
+    if (!canvas) return 0;
+    const [r, g, b] = INK;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let found = 0;
+    for (let i = 0; i < data.length; i += 4)
+        if (data[i + 3] > 250 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12) found += 1;
+    return found;
+}"""
+
+
+async def say(stage: Stage, device: str, value: float) -> None:
+    """Register a device that measures its level once."""
+    await stage.gateway.add_devices([device])
+    topic = f"iotsphere/devices/{device}/telemetry/level"
+    await stage.post("/api/v1/messages", {"topic": topic, "payload": {"value": value}})
+
+
+async def ink(page: Page) -> str:
+    """A function of the page that counts the pixels in the colour of the first series."""
+    colour = await page.evaluate(
+        """async () => (await import("./console/core/theme.js")).colour("--series-1").match(/\\d+/g).slice(0, 3).map(Number)"""
+    )
+    return INKED.replace("INK", str(colour))
+
+
+async def test_a_single_point_is_a_dot_in_its_chart(stage: Stage) -> None:
+    await say(stage, "lone-1", 7)
+    page = await stage.sign_in("#/devices/lone-1")
+    await page.wait_for_selector("[data-metric=level] canvas")
+    await page.wait_for_function(f"() => ({await ink(page)})() >= 16")
+
+
+async def test_only_points_that_no_line_touches_are_dots_among_many(stage: Stage) -> None:
+    page = await stage.sign_in()
+    found = await page.evaluate(
+        """async () => {
+            const { alone } = await import("./console/parts/chart.js");
+            const line = Array.from({ length: 100 }, (_, second) => second);
+            return [[...line, 500, 900, 901], line, [3]].map((times) => alone(times, 0, times.length - 1));
+        }"""
+    )
+    assert found == [[100], None, [0]]
+
+
+async def test_the_keys_lead_from_the_search_into_what_it_found(stage: Stage) -> None:
+    page = await stage.sign_in()
+    await expect(page.locator(".device-line", has_text="station-1")).to_be_visible()
+    await page.keyboard.press("/")
+    await page.keyboard.type("station")
+    await page.keyboard.press("ArrowDown")
+    await expect(page.locator(".device-line:focus")).to_contain_text("station-1")
+    await page.keyboard.press("/")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_have_text("station-1")
+
+
+async def test_what_was_refused_is_counted_at_the_start(stage: Stage) -> None:
+    topic = "iotsphere/devices/station-1/telemetry/temperature"
+    await stage.post("/api/v1/messages", {"topic": topic, "payload": {"$where": 1}})
+    page = await stage.sign_in()
+    await expect(page.locator(".nav [href='#/letters'] .count")).to_have_text("1")
+
+
+async def test_a_rewind_begins_with_the_first_message_and_asks_for_no_shadow_that_was_not(stage: Stage) -> None:
+    await say(stage, "lone-2", 1)
+    page = await stage.sign_in("#/devices/lone-2")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.wait_for_selector("[data-metric=level] canvas")
+    first = await page.evaluate("document.querySelector('[data-metric=level]').series.times[0] * 1000")
+    await page.select_option("[aria-label=Speed]", "1")
+    begun = await page.evaluate("Date.now()")
+    await page.get_by_role("button", name="Rewind").click()
+    await expect(page.locator(".badge", has_text="as of")).to_be_visible()
+    from_clock = await page.evaluate("Date.parse(document.querySelector('[data-clock]').dataset.clock)")
+    assert first <= from_clock <= begun, "not an hour ago, when there was nothing yet"
+    assert any("/shadow/versions" in url for url in asked)
+    assert not any("as_of" in url for url in asked)
+
+
+async def test_nothing_is_cut_off_or_alone_on_a_line_at_the_width_of_a_laptop(stage: Stage) -> None:
+    page = await stage.sign_in("#/explorer")
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    field = page.locator(".explorer input[type=search]")
+    await expect(field).to_have_value("iotsphere/devices/+/telemetry/#")
+    assert await field.evaluate("field => field.scrollWidth <= field.clientWidth")
+    for place in ("explorer", "devices/station-1"):
+        await page.evaluate("place => { location.hash = `#/${place}`; }", place)
+        bar = page.locator(".rewind")
+        await expect(bar.get_by_role("button", name="Live")).to_be_disabled()
+        tops = [
+            await bar.get_by_role("button", name=name).evaluate("each => each.offsetTop") for name in ("Rewind", "Live")
+        ]
+        assert tops[0] == tops[1], place
