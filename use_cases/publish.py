@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailable
 from ..entities.message import Record
+from ..entities.position import Position
 from .ports.message_log import Appended, MessageLog
 
 Done = Callable[[Appended | IotSphereError], None]
@@ -27,6 +29,7 @@ LINGER_BYTES: Final = 64 * 1024
 RECORD_OVERHEAD_BYTES: Final = 300
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
+_RENAMED: Final = uuid.UUID("5f1c1e0a-6f0c-5b7e-9d55-0c8a1d0b7a55")
 _STOPPING: Final = "the gateway stopped before the log answered; send it again"
 
 
@@ -50,6 +53,7 @@ class MessagePublishUseCase:
         self.pending_bytes = 0
         self.accepted = 0
         self.duplicates = 0
+        self.renamed = 0
         self.failures = 0
         self.batches = 0
         self.stalled: IotSphereError | None = None
@@ -152,6 +156,8 @@ class MessagePublishUseCase:
         while True:
             try:
                 appended = await self._log.append(records)
+                if appended.duplicates:
+                    appended = await self._keep_strangers(records, appended)
             except LogFull as error:
                 self.failures += 1
                 self.stalled = error
@@ -172,6 +178,32 @@ class MessagePublishUseCase:
                 self.duplicates += len(appended.duplicates)
                 return appended
 
+    async def _keep_strangers(self, records: Sequence[Record], appended: Appended) -> Appended:
+        """Append what only looks repeated: the log knows its message id, but from a message on another topic.
+
+        Ids are the senders' own, and two of them may use the same one by mistake or by malice. Neither may cost the
+        other a message, so the later one goes into the log under an id that follows from both its topic and its id.
+        Raises as the log does; repeating it finds the same ids.
+        """
+        strangers: dict[int, Record] = {}
+        for index in sorted(appended.duplicates):
+            record, position = records[index], appended.positions[index]
+            if record.minted:
+                continue
+            found = await self._log.read(record.partition, Position(position.epoch, position.offset - 1), 1)
+            first = found.entries[0] if found.entries else None
+            if first is not None and first.position == position and first.record.topic != record.topic:
+                strangers[index] = renamed(record)
+        if not strangers:
+            return appended
+        again = await self._log.append(list(strangers.values()))
+        positions = list(appended.positions)
+        for place, index in enumerate(strangers):
+            positions[index] = again.positions[place]
+        known = {index for place, index in enumerate(strangers) if place in again.duplicates}
+        self.renamed += len(strangers) - len(known)
+        return Appended(positions, appended.duplicates - strangers.keys() | known)
+
     def _answer(self, batch: deque[Submission], result: Appended | IotSphereError) -> None:
         start = 0
         alone = len(batch) == 1
@@ -187,3 +219,10 @@ class MessagePublishUseCase:
                     duplicates = frozenset(index - start for index in duplicates if start <= index < end)
                 done(Appended(result.positions[start:end], duplicates))
             start = end
+
+
+def renamed(record: Record) -> Record:
+    """The record under the id that it gets where its own one is another topic's; always the same one."""
+    message_id = str(uuid.uuid5(_RENAMED, f"{record.topic} {record.message_id}"))
+    body = record.body.replace(record.message_id.encode(), message_id.encode(), 1)  # the envelope begins with it
+    return record._replace(message_id=message_id, body=body)

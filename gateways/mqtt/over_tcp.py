@@ -81,8 +81,8 @@ class MqttOverTcp(asyncio.Protocol):
     # -- the wire of the client ---------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send, or keep until it can be sent; nothing more once the connection is being closed."""
-        if not self._closing:
+        """Send, or keep until it can be sent; nothing more once the connection is being closed, or was reset."""
+        if not self._closing and not self._transport.is_closing():
             self._transport.write(data)
 
     def pause_reading(self) -> None:

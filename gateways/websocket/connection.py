@@ -235,7 +235,7 @@ class Client:
                 while connection.paused:
                     await connection.drain()
                 await self.session.receive(raw)
-        except ConnectionClosed:
+        except (ConnectionClosed, ConnectionResetError):  # the latter while it waited for a client that took nothing
             return
         finally:
             if timer is not None:

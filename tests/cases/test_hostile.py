@@ -215,3 +215,19 @@ async def be_served(gateway: Gateway, device: Credential, number: int) -> None:
         assert await client.publish(TOPIC, b"%d" % number) == 0
         assert values(await page.messages(1)) == [number]
         assert (await api.get("/api/v1/latest", params={"filter": TOPIC})).status_code == 200
+
+
+async def test_an_id_that_others_use_as_well_costs_nobody_a_message(gateway: Gateway) -> None:
+    shared = "6f9c1f63-6f43-4b0e-9f70-0a5c6f1f2b11"
+    topics = [f"iotsphere/devices/namesake-{number}/telemetry/t" for number in range(9)]  # more than there are partitions
+    async with gateway.api() as api:
+        for _ in range(2):  # the second time, each is a repetition
+            for number, topic in enumerate(topics):
+                message = {"metadata": {"messageId": shared, "topic": topic}, "payload": {"value": number}}
+                answer = await api.post("/api/v1/messages", json={"topic": topic, "payload": message})
+                assert answer.status_code == 200, answer.text
+        found = []
+        for topic in topics:
+            page = (await api.get("/api/v1/messages", params={"filter": topic})).json()
+            found.append([message["payload"]["value"] for message in page["messages"]])
+    assert found == [[number] for number in range(9)]

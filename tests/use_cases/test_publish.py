@@ -13,8 +13,8 @@ from iotsphere.drivers.memory.log import MemoryLog
 from iotsphere.entities.errors import IotSphereError, LogFull, LogUnavailable, ShuttingDown
 from iotsphere.entities.message import Record
 from iotsphere.use_cases.ports.message_log import Appended
-from iotsphere.use_cases.publish import BATCH_RECORDS, MessagePublishUseCase
-from tests.contracts.records import CHANNELS, DOMAIN, P0, offsets, record, records
+from iotsphere.use_cases.publish import BATCH_RECORDS, MessagePublishUseCase, renamed
+from tests.contracts.records import CHANNELS, DOMAIN, P0, offsets, read_all, record, records
 from tests.support.waiting import until
 
 
@@ -27,10 +27,13 @@ class GatedLog(MemoryLog):
         self.gate.set()
         self.failures: list[Exception] = []
         self.batches: list[list[str]] = []
+        self.fails_at = 0
 
     async def append(self, records: Sequence[Record]) -> Appended:
         self.batches.append([record.message_id for record in records])
         await self.gate.wait()
+        if len(self.batches) == self.fails_at:
+            raise LogUnavailable("away")
         if self.failures:
             raise self.failures.pop(0)
         return await super().append(records)
@@ -183,3 +186,51 @@ async def test_a_log_that_breaks_its_promise_answers_nobody_with_silence(
     assert offsets((await publish([record()])).positions) == [1]
     with caplog.at_level(logging.ERROR, "asyncio"):
         await until(lambda: "a driver's own fault" in caplog.text, "the fault is reported")
+
+
+SHARED = "6f9c1f63-6f43-4b0e-9f70-0a5c6f1f2b11"
+
+
+def said(topic: str, value: int) -> Record:
+    body = b'{"metadata":{"messageId":"%b"},"payload":%d}' % (SHARED.encode(), value)
+    return record(message_id=SHARED, body=body)._replace(topic=topic)
+
+
+async def stored(log: MemoryLog) -> list[tuple[str, str, bytes]]:
+    return [(each.record.topic, each.record.message_id, each.record.body) for each in await read_all(log)]
+
+
+async def test_an_id_of_another_topic_makes_nothing_a_repetition(log: GatedLog) -> None:
+    publish = MessagePublishUseCase(log)
+    ours, theirs = said("iotsphere/devices/a/telemetry", 1), said("iotsphere/devices/b/telemetry", 2)
+    new = renamed(theirs)
+    await publish([ours])
+    second = await publish([theirs])
+    assert (offsets(second.positions), second.duplicates) == ([2], frozenset())
+    assert await stored(log) == [(ours.topic, SHARED, ours.body), (theirs.topic, new.message_id, new.body)]
+    assert new.body == b'{"metadata":{"messageId":"%b"},"payload":2}' % new.message_id.encode()
+    assert new.message_id != SHARED
+    again = await publish([theirs, ours])
+    assert (offsets(again.positions), again.duplicates) == ([2, 1], frozenset((0, 1)))
+    assert (publish.accepted, publish.duplicates, publish.renamed) == (2, 2, 1)
+
+
+async def test_two_topics_use_one_id_in_one_batch(log: GatedLog) -> None:
+    publish = MessagePublishUseCase(log)
+    batch = [said(f"iotsphere/devices/{name}/telemetry", value) for value, name in enumerate("abcb")]
+    both = await publish([record(), *batch])
+    assert (offsets(both.positions), both.duplicates) == ([1, 2, 3, 4, 3], frozenset((4,)))
+    assert [topic for topic, _, _ in await stored(log)][1:] == [each.topic for each in batch[:3]]
+    assert publish.renamed == 2
+
+
+async def test_an_outage_between_both_appends_loses_nothing(log: GatedLog) -> None:
+    publish = MessagePublishUseCase(log)
+    ours, theirs = said("iotsphere/devices/a/telemetry", 1), said("iotsphere/devices/b/telemetry", 2)
+    await publish([ours])
+    fresh = record()
+    log.fails_at = 3
+    outcome = await publish([fresh, theirs])
+    assert [len(batch) for batch in log.batches] == [1, 2, 1, 2, 1]
+    assert offsets(outcome.positions) == [2, 3]
+    assert [topic for topic, _, _ in await stored(log)] == [ours.topic, fresh.topic, theirs.topic]

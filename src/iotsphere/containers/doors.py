@@ -122,6 +122,7 @@ def measures_of(
     return (
         Measure("iotsphere_accepted", "Messages made durable by this process", lambda: publish.accepted),
         Measure("iotsphere_duplicates", "Messages that were in the log already", lambda: publish.duplicates),
+        Measure("iotsphere_renamed", "Messages whose id another topic's message had already", lambda: publish.renamed),
         Measure("iotsphere_appends", "Batches appended", lambda: publish.batches),
         Measure("iotsphere_append_failures", "Appends that the log did not take", lambda: publish.failures),
         Measure("iotsphere_pending_bytes", "Bytes waiting for the log", lambda: publish.pending_bytes, "gauge"),
