@@ -18,7 +18,9 @@ try:
     from .drivers.spark.source import LogSource, read_options
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
-    raise ModuleNotFoundError(f"{package} is missing: pip install 'iotsphere[spark]', or '.[spark]' in a checkout", name=package) from error
+    raise ModuleNotFoundError(
+        f"{package} is missing: pip install 'iotsphere[spark]', or '.[spark]' in a checkout", name=package
+    ) from error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

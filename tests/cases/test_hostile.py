@@ -219,7 +219,9 @@ async def be_served(gateway: Gateway, device: Credential, number: int) -> None:
 
 async def test_an_id_that_others_use_as_well_costs_nobody_a_message(gateway: Gateway) -> None:
     shared = "6f9c1f63-6f43-4b0e-9f70-0a5c6f1f2b11"
-    topics = [f"iotsphere/devices/namesake-{number}/telemetry/t" for number in range(9)]  # more than there are partitions
+    topics = [
+        f"iotsphere/devices/namesake-{number}/telemetry/t" for number in range(9)
+    ]  # more than there are partitions
     async with gateway.api() as api:
         for _ in range(2):  # the second time, each is a repetition
             for number, topic in enumerate(topics):

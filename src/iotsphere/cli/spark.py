@@ -230,7 +230,9 @@ def _load(job: str) -> Job:
         if str(error.name).startswith("iotsphere"):
             raise
         package = str(error.name).partition(".")[0]
-        raise RequestInvalid(f"{package} is missing: pip install 'iotsphere[spark]', or '.[spark]' in a checkout") from error
+        raise RequestInvalid(
+            f"{package} is missing: pip install 'iotsphere[spark]', or '.[spark]' in a checkout"
+        ) from error
 
 
 def _gateway(job: Job, settings: Settings, asked: Asked) -> tuple[str, str] | None:
