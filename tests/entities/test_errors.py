@@ -28,6 +28,7 @@ STABLE = {
     "TooManyConnections": ("too_many_connections", True),
     "TooManyGroups": ("too_many_groups", True),
     "MessagesMissed": ("messages_missed", False),
+    "JobFailed": ("job_failed", False),
     "LogUnavailable": ("log_unavailable", True),
     "LogFull": ("log_full", True),
     "DurabilityTooWeak": ("durability_too_weak", False),
