@@ -8,7 +8,7 @@ LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-e
 help:
 	@echo 'make setup   make .venv with everything that developing needs (needs Python 3.11+)'
 	@echo 'make check   linters, types and import contracts'
-	@echo 'make test    real servers for the tests, then check, then every test (under ten minutes on 2 cores)'
+	@echo 'make test    real servers for the tests, then check, then every test (about a quarter of an hour on 2 cores)'
 	@echo 'make bench   benchmarks; QUICK=1 for a short round'
 	@echo 'make docs    write the generated reference pages and check every page'
 	@echo 'make run     the gateway with simulated devices; data in .iotsphere; Ctrl-C ends it'

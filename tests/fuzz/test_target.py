@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.codec import Fault
 from iotsphere.adapters.mqtt.encode import encode
+from iotsphere.adapters.mqtt.session import Session
 from tests.adapters.mqtt.packet_strategies import packets
 
 from .seeds import conversations
@@ -94,7 +95,7 @@ def test_three_thousand_broken_conversations_leave_no_memory_behind() -> None:
 
 def test_the_target_notices_a_session_that_says_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = Visit()
-    take = visit.session.take
-    monkeypatch.setattr(visit.session, "take", lambda: take() + bytes(64 * ANSWER_BYTES))
+    take = Session.take
+    monkeypatch.setattr(Session, "take", lambda session: take(session) + bytes(64 * ANSWER_BYTES))
     with pytest.raises(AssertionError, match=r"speaks|more is said"):
         visit.drive(CONNECT[5], 100)
