@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from .jobs import Announcement, Counts, Run
-from .sinks.documents import Kept, open_sink
+from .sinks.documents import Kept, open_sink, whole_ms
 
 COLLECTION: Final = "alerts"
 TOPIC: Final = "alerts"
@@ -67,12 +67,7 @@ def _key(change: Mapping[str, Any]) -> str:
 
 
 def _moments(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _utc(value).replace(microsecond=value.microsecond // 1_000 * 1_000)
-        if isinstance(value, datetime)
-        else value
-        for name, value in body.items()
-    }
+    return {name: whole_ms(_utc(value)) if isinstance(value, datetime) else value for name, value in body.items()}
 
 
 def _text(value: Any) -> Any:

@@ -6,7 +6,8 @@ never further from ``received_time`` than 30 days back or 5 minutes ahead, so no
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -65,3 +66,19 @@ NAMES: Final = tuple(column.name for column in COLUMNS)
 KEY: Final = ("message_id", "metric", "sample")
 SPARK_SCHEMA: Final = StructType([StructField(column.name, column.spark, column.nullable) for column in COLUMNS])
 ARROW_SCHEMA: Final = pa.schema([pa.field(column.name, column.arrow, column.nullable) for column in COLUMNS])
+
+
+def schemas(texts: Sequence[str], longs: Sequence[str], doubles: Sequence[str]) -> tuple[StructType, pa.Schema]:
+    """The schema of rows with these columns, which may all be null, once for Spark and once for Arrow."""
+    kinds = ((texts, _TEXT), (longs, _LONG), (doubles, (DoubleType(), pa.float64())))
+    columns = [(name, *types) for names, types in kinds for name in names]
+    spark = StructType([StructField(name, kind) for name, kind, _ in columns])
+    return spark, pa.schema([pa.field(name, kind) for name, _, kind in columns])
+
+
+def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Rows, each with a value for every column of the schema, as a table."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

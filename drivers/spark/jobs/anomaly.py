@@ -12,33 +12,20 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from ....entities.analytics.detector import Detector, DetectorRule, Verdict
 from ....entities.errors import RequestInvalid
 from ..alerts import tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
+from ..schema import schemas, table_of
 from . import Counts, Job, Option, Run
 
 SECOND_US: Final = 1_000_000
 _TEXTS: Final = ("domain", "device_id", "metric", "change", "kind")
 _LONGS: Final = ("raised_at", "at", "since", "offset")
 _DOUBLES: Final = ("value", "score", "median", "spread")
-RAW: Final = StructType(
-    [
-        *(StructField(name, StringType()) for name in _TEXTS),
-        *(StructField(name, LongType()) for name in _LONGS),
-        *(StructField(name, DoubleType()) for name in _DOUBLES),
-    ]
-)
-ARROW: Final = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in _TEXTS),
-        *(pa.field(name, pa.int64()) for name in _LONGS),
-        *(pa.field(name, pa.float64()) for name in _DOUBLES),
-    ]
-)
+RAW, ARROW = schemas(_TEXTS, _LONGS, _DOUBLES)
 _RULE: Final = DetectorRule()
 OPTIONS: Final = (
     Option("window", _RULE.window, "readings that the usual of a metric is taken from"),
@@ -133,8 +120,7 @@ def _table(changes: list[tuple[str, int, Verdict]]) -> pa.Table:
         )
         for name, offset, verdict in changes
     ]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(ARROW)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, ARROW, strict=True)], schema=ARROW)
+    return table_of(ARROW, rows)
 
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  an alert is known by what it is about

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from ....entities.analytics.health import Health, HealthRule
 from ....entities.errors import RequestInvalid
 from ..alerts import tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
-from ..sinks.documents import Kept, keep
+from ..schema import schemas, table_of
+from ..sinks.documents import Kept, keep, whole_ms
 from . import Counts, Job, Option, Run
 
 COLLECTION: Final = "health"
@@ -30,20 +30,7 @@ _TEXTS: Final = ("domain", "device_id", "state", "change")
 _TIMES: Final = ("first_event", "last_event", "last_seen", "silent_since", "changed_at")
 _LONGS: Final = (*_TIMES, "messages", "untrusted", "gaps", "first_offset", "last_offset")
 _DOUBLES: Final = ("cadence_s", "gap_s", "uptime", "battery", "battery_per_day")
-RAW: Final = StructType(
-    [
-        *(StructField(name, StringType()) for name in _TEXTS),
-        *(StructField(name, LongType()) for name in _LONGS),
-        *(StructField(name, DoubleType()) for name in _DOUBLES),
-    ]
-)
-ARROW: Final = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in _TEXTS),
-        *(pa.field(name, pa.int64()) for name in _LONGS),
-        *(pa.field(name, pa.float64()) for name in _DOUBLES),
-    ]
-)
+RAW, ARROW = schemas(_TEXTS, _LONGS, _DOUBLES)
 _RULE: Final = HealthRule()
 OPTIONS: Final = (
     Option("gap", _RULE.gap, "times the usual distance of a device's messages that make a gap"),
@@ -134,19 +121,13 @@ def examined(memories: Memories, table: pa.Table, rule: HealthRule, now: int) ->
     for device, health in touched.items():
         memories[device] = health.heard, health.pack()
     memories.forget(now)
-    return pa.table(
-        [pa.array(column, kind.type) for column, kind in zip(_columns(rows), ARROW, strict=True)], schema=ARROW
-    )
+    return table_of(ARROW, rows)
 
 
 def _remembered(memories: Memories, device: str, at: int, received: int, offset: int) -> Health:
     if device in memories:
         return Health.unpack(memories[device][1])
     return Health(at, at, received, first_offset=offset, last_offset=offset)
-
-
-def _columns(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return list(zip(*rows, strict=True)) if rows else [()] * len(ARROW)
 
 
 def _row(device: str, health: Health, change: str | None, since: int | None, changed_at: int | None) -> tuple[Any, ...]:
@@ -194,7 +175,7 @@ def _documents(rows: pa.RecordBatch) -> list[Kept]:
 
 
 def _whole(value: Any) -> Any:
-    return value.replace(microsecond=value.microsecond // 1_000 * 1_000) if isinstance(value, datetime) else value
+    return whole_ms(value) if isinstance(value, datetime) else value
 
 
 def _alert(change: dict[str, Any]) -> dict[str, Any]:

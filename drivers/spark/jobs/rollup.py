@@ -23,7 +23,7 @@ from ..rollups.fold import MINUTE, NAMES, Rules, step
 from ..rollups.points import DUPLICATE, UNTRUSTED, Points
 from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
-from ..sinks.documents import Kept, keep
+from ..sinks.documents import Kept, keep, whole_ms
 from . import Counts, Job, Option, Run
 
 COLLECTION: Final = "rollups"
@@ -134,9 +134,7 @@ def _documents(minutes_kept: timedelta, rows: pa.RecordBatch) -> list[Kept]:
     made = []
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     fields = [(name, columns[column]) for column, name in FIELDS.items()]
-    columns["last_time"] = [
-        at and at.replace(microsecond=at.microsecond // 1_000 * 1_000) for at in columns["last_time"]
-    ]
+    columns["last_time"] = [at and whole_ms(at) for at in columns["last_time"]]
     texts = [f"{start:%Y-%m-%dT%H:%M:%SZ}" for start in columns["start"]]
     for index, start in enumerate(texts):
         body = {name: values[index] for name, values in fields if values[index] is not None}

@@ -34,6 +34,11 @@ class Kept(NamedTuple):
     expires: datetime | None = None
 
 
+def whole_ms(moment: datetime) -> datetime:
+    """The moment in whole milliseconds, which is what every store keeps of it."""
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+
+
 class DocumentSink(Protocol):
     """Keeps documents by collection and key, for other programs to read at any time."""
 
