@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import httpx
 import psutil
 
-from .servers import die_with_parent
+from .servers import die_with_parent, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN = 60.0
@@ -52,7 +52,7 @@ class Gateway:
         self.http = ""
         self.token = ""
         self.endpoints: dict[str, str] = {}
-        self._doors = {"--mqtt": "127.0.0.1:0", "--websocket": "127.0.0.1:0", "--http": "127.0.0.1:0"}
+        self._doors = {f"--{name}": f"127.0.0.1:{free_port()}" for name in ("mqtt", "websocket", "http")}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_path = data.with_name(data.name + ".gateway.log")
         self._answer_path = data.with_name(data.name + ".ready.json")

@@ -12,6 +12,7 @@ import ctypes
 import importlib.util
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 UNPACKED: Final = ROOT / ".servers"
+PORTS: Final = (15_000, 32_000)
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -141,11 +143,16 @@ class Server:
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback TCP port that was free a moment ago, from below those that the system hands to outgoing connections.
+
+    A server that is killed and started again finds it free again: of the others, a client that meanwhile knocks in vain
+    may be given the very port on which it knocks.
+    """
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from iotsphere.entities.errors import Conflict, LogUnavailable
 from iotsphere.use_cases.timers import Timers
@@ -55,6 +56,15 @@ async def test_what_is_away_is_told_after_all_had_their_turn() -> None:
     assert (good.turns, timers.done, timers.failed) == (1, 1, 1)
 
 
-async def test_a_fault_is_not_hidden() -> None:
-    with pytest.raises(ZeroDivisionError):
-        await Timers(Task(error=ZeroDivisionError())).run()
+async def test_a_fault_is_told_and_keeps_no_other_from_its_turn() -> None:
+    """Whatever people have written in the database: one task must not end all the others."""
+    bad, good = Task(error=ZeroDivisionError("nothing to divide by")), Task(1)
+    timers = Timers(bad, good, every=0)
+    with structlog.testing.capture_logs() as told:
+        running = asyncio.create_task(timers.run())
+        await soon(lambda: good.turns == 2, "two rounds")
+        running.cancel()
+        await asyncio.wait((running,))
+    assert (bad.turns, timers.done, timers.failed) == (2, 2, 2)
+    assert [line["event"] for line in told] == ["timer_failed"] * 2
+    assert all(line["exc_info"] for line in told)
