@@ -142,7 +142,8 @@ class MqttGateway:
                 log.warning("presence_not_recovered_yet", code=error.code)
                 await asyncio.sleep(RETRY_S)
             else:
-                log.info("presence_recovered", devices=found)
+                if found:
+                    log.info("presence_recovered", devices=found)
                 return
 
     async def _watch(self) -> None:

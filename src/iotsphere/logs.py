@@ -1,19 +1,26 @@
-"""Log lines: one JSON object a line on standard error, with control characters escaped and nothing secret in them."""
+"""Log lines on standard error: readable on a terminal, one JSON object a line elsewhere; control characters are escaped."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal
 
 import structlog
 
+Format = Literal["auto", "text", "json"]
+EVENT_WIDTH: Final = 28
 
-def configure(level: str) -> None:
-    """Send structlog's and the standard library's records the same way."""
+
+def configure(level: str, form: Format = "auto") -> None:
+    """Send structlog's and the standard library's records the same way. ``auto``: text where a person looks, else JSON."""
+    is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_text else "iso", utc=not is_text),
     ]
     structlog.configure(
         processors=[
@@ -30,10 +37,7 @@ def configure(level: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *(_text() if is_text else _json())],
         )
     )
     root = logging.getLogger()
@@ -41,3 +45,29 @@ def configure(level: str) -> None:
     root.setLevel(level.upper())
     for noisy in ("websockets", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def _json() -> list[structlog.typing.Processor]:
+    return [structlog.processors.JSONRenderer()]
+
+
+def _text() -> list[structlog.typing.Processor]:
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    renderer = structlog.dev.ConsoleRenderer(
+        pad_event_to=EVENT_WIDTH, colors=colours, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_harmless, renderer]
+
+
+def harmless(text: str) -> str:
+    """The text with all that a terminal would obey escaped; for whatever a device or a client has chosen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _harmless(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Clients choose some of what is told. The lines of a traceback stay lines."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            lines = value.split("\n") if name == "exception" else [value]
+            event[name] = "\n".join(map(harmless, lines))
+    return event

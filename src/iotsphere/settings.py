@@ -101,6 +101,10 @@ class Settings(BaseSettings):
         description="TOML file with the collections of the database whose changes are told too, and on which topics",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged")
+    log_format: Literal["auto", "text", "json"] = Field(
+        default="auto",
+        description="How log lines are written: `auto` as text on a terminal, else one JSON object a line",
+    )
     max_connections: int = Field(default=10_000, ge=1, description="Connections per door")
     max_connections_per_address: int = Field(
         default=200, ge=1, description="Connections per door and address; loopback is exempt unless `limit_loopback`"

@@ -43,11 +43,6 @@ Token = Annotated[
 ]
 
 
-def harmless(text: str) -> str:
-    """The text with all that a terminal would obey escaped; for whatever a device or a client has chosen."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def object_of(text: str, what: str) -> dict[str, object]:
     """A JSON object that was given as an argument, or, for ``-``, on standard input. Raises RequestInvalid and MessageRefused."""
     raw = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .console import API, AsJson, Data, Token, Url, harmless, http_of
+from ..logs import harmless
+from .console import API, AsJson, Data, Token, Url, http_of
 
 app = typer.Typer(no_args_is_help=True, help="See why messages were refused; send them again or drop them.")
 

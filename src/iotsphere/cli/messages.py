@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .console import API, AsJson, Data, Token, Url, err, gateway_of, harmless, http_of, out, run
+from ..logs import harmless
+from .console import API, AsJson, Data, Token, Url, err, gateway_of, http_of, out, run
 
 ALWAYS: Final = ("accepted", "applied", "pending", "imbalance")
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")

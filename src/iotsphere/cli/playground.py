@@ -36,7 +36,7 @@ def playground(
         raise RequestInvalid(f"{host!a} is not loopback: a playground lets anybody in, so choose 127.0.0.1")
     with tempfile.TemporaryDirectory(prefix="iotsphere-playground-") as folder:
         settings = settings_of(data=Path(folder), log="memory", durability="memory", domains=("playground",), mqtt=mqtt)
-        logs.configure(settings.log_level)
+        logs.configure(settings.log_level, settings.log_format)
         run_loop(_play(settings, as_json))
 
 

@@ -64,7 +64,7 @@ def run(
 
 
 def _serve(settings: Settings, roles: tuple[str, ...], demo: bool, as_json: bool) -> None:
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, settings.log_format)
     run_loop(_gateway(settings, roles, demo, as_json))
 
 
@@ -116,7 +116,7 @@ def _welcome(gateway: Any, ways_in: tuple[str, str | None], sample: dict[str, st
         host, _, port = gateway.endpoints["mqtt"].rpartition(":")
         out.print("Publish:  ", end="")
         out.print(
-            f"mosquitto_pub -h {host} -p {port} -u {sample['username']} -P {sample['password']} "
+            f"mosquitto_pub -V mqttv5 -h {host} -p {port} -u {sample['username']} -P {sample['password']} "
             f"-t iotsphere/devices/{sample['device_id']}/telemetry/temperature -m 21.5 -q 1",
             markup=False,
             highlight=False,
@@ -130,10 +130,11 @@ def _welcome(gateway: Any, ways_in: tuple[str, str | None], sample: dict[str, st
     )
     if sample is not None:
         out.print(
-            "Refused:  iotsphere dead-letters list     (one station of each city has a loose wire)",
+            f"Refused:  iotsphere dead-letters list{folder}     (one station of each city has a loose wire)",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
-    out.print("Proof:    iotsphere ledger", markup=False, highlight=False)
+    out.print(f"Proof:    iotsphere ledger{folder}", markup=False, highlight=False, soft_wrap=True)
     out.print(f"Operator token (30 days): {token}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import API, AsJson, Data, Token, Url, harmless, http_of, object_of, segment
+from ..logs import harmless
+from .console import API, AsJson, Data, Token, Url, http_of, object_of, segment
 
 app = typer.Typer(no_args_is_help=True, help="Read, change and delete the shadows of devices.")
 

@@ -14,8 +14,9 @@ from rich.markup import escape
 
 from ..drivers.spark.jobs import JOBS
 from ..entities.errors import IotSphereError, JobFailed, MessagesMissed, RequestInvalid, Unavailable
+from ..logs import harmless
 from ..settings import Settings
-from .console import AsJson, Data, LogUrl, Token, err, gateway_of, harmless, out, settings_of
+from .console import AsJson, Data, LogUrl, Token, err, gateway_of, out, settings_of
 
 if TYPE_CHECKING:
     from ..drivers.spark.jobs import Job
