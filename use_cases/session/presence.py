@@ -23,6 +23,7 @@ COLLECTION: Final = "presence"
 ONLINE: Final = "online"
 OFFLINE: Final = "offline"
 PAGE: Final = 500
+NO_EPOCH: Final = 0
 
 
 class State(NamedTuple):
@@ -118,7 +119,8 @@ class Presence:
                 state = _read(document)
                 domain, _, device_id = document.key.partition("/")
                 if state.state == ONLINE and state.node == self._node:
-                    found += await self.offline(domain, device_id, state.epoch, "gateway_restarted")
+                    # Doors are open meanwhile: a device that came since has an epoch here, and ends none by this.
+                    found += await self.offline(domain, device_id, NO_EPOCH, "gateway_restarted")
             after = page[-1].key
         return found
 

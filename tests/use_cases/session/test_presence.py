@@ -133,6 +133,21 @@ async def test_after_a_crash_the_devices_of_the_same_node_are_offline(stage: Sta
 
 
 @pytest.mark.parametrize("seed", range(8))
+async def test_a_device_that_comes_while_a_crash_is_recovered_from_stays_online(stage: Stage, seed: int) -> None:
+    for device in ("d0", "d1"):
+        await stage.a.online("iotsphere", device)
+    again = stage.node("a")
+    stage.documents.chance.seed(seed)
+    await asyncio.gather(again.recover(), again.online("iotsphere", "d1"), again.online("iotsphere", "d2"))
+    assert (await stage.said("d0"))[-1] == ("offline", 1, "gateway_restarted")
+    assert (await stage.said("d1"))[-1] == ("online", 2, "connected")
+    assert (await stage.said("d2"))[-1] == ("online", 1, "connected")
+    assert await again.recover() == 0
+    assert await again.offline("iotsphere", "d2", 1, "disconnected")
+    assert (await stage.said("d2"))[-1] == ("offline", 1, "disconnected")
+
+
+@pytest.mark.parametrize("seed", range(8))
 async def test_however_two_gateways_interleave_the_last_message_tells_the_stored_state(stage: Stage, seed: int) -> None:
     stage.documents.chance.seed(seed)
     chance = random.Random(seed)
