@@ -17,13 +17,13 @@ from typing import Final
 
 from ..entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailable
 from ..entities.message import Record
-from ..entities.position import Position
 from .ports.message_log import Appended, MessageLog
 
 Done = Callable[[Appended | IotSphereError], None]
 Submission = tuple[Sequence[Record], Done, int]
 
 BATCH_RECORDS: Final = 1_000
+LOOKED_UP: Final = 250
 LINGER_S: Final = 0.001
 LINGER_BYTES: Final = 64 * 1024
 RECORD_OVERHEAD_BYTES: Final = 300
@@ -185,15 +185,14 @@ class MessagePublishUseCase:
         other a message, so the later one goes into the log under an id that follows from both its topic and its id.
         Raises as the log does; repeating it finds the same ids.
         """
+        repeated = [index for index in sorted(appended.duplicates) if not records[index].minted]
         strangers: dict[int, Record] = {}
-        for index in sorted(appended.duplicates):
-            record, position = records[index], appended.positions[index]
-            if record.minted:
-                continue
-            found = await self._log.read(record.partition, Position(position.epoch, position.offset - 1), 1)
-            first = found.entries[0] if found.entries else None
-            if first is not None and first.position == position and first.record.topic != record.topic:
-                strangers[index] = renamed(record)
+        for start in range(0, len(repeated), LOOKED_UP):
+            some = repeated[start : start + LOOKED_UP]
+            found = await self._log.entries([(records[index].partition, appended.positions[index]) for index in some])
+            for index, first in zip(some, found, strict=True):
+                if first is not None and first.record.topic != records[index].topic:
+                    strangers[index] = renamed(records[index])
         if not strangers:
             return appended
         again = await self._log.append(list(strangers.values()))

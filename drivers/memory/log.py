@@ -123,9 +123,7 @@ class MemoryLog:
         try:
             sizes = [len(pack(record, now)) for record in records]
         except (struct.error, UnicodeEncodeError) as error:
-            raise RequestInvalid(
-                f"a record cannot be stored ({error}): check its topic, message id and times"
-            ) from error
+            raise RequestInvalid(f"a record cannot be stored ({error}): check its topic, id and times") from error
         positions = []
         duplicates = set()
         for index, (shelf, record, size) in enumerate(zip(shelves, records, sizes, strict=True)):
@@ -200,6 +198,11 @@ class MemoryLog:
                     if entry.record.message_id == message_id:
                         return entry
         return None
+
+    async def entries(self, places: Sequence[tuple[Partition, Position]]) -> Sequence[Entry | None]:
+        """The entry at each place."""
+        shelves = ((self.shelf(partition), position.offset) for partition, position in places)
+        return [s.entries[at - s.first] if s.first <= at <= s.last else None for s, at in shelves]
 
     async def register(self, reader: str, positions: Mapping[Partition, Position]) -> None:
         """Make a reader known from what the positions mean now."""

@@ -168,6 +168,10 @@ class RedisMessagingDriver:
                 return entry
         return None
 
+    async def entries(self, places: Sequence[tuple[Partition, Position]]) -> Sequence[Entry | None]:
+        """The entry at each place, in one round trip for all."""
+        return await self.shelves.entries(places)
+
     async def register(self, reader: str, positions: Mapping[Partition, Position]) -> None:
         """Make a reader known from what the positions mean now."""
         await self._readers.register(reader, positions)

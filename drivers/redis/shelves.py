@@ -168,6 +168,18 @@ class Shelves(Mapping[Partition, Shelf]):
         (offset,) = await self._links.call(AT(shelf.keys[1:4], moment))
         return state.lineage.position(offset)
 
+    async def entries(self, places: Sequence[tuple[Partition, Position]]) -> list[Entry | None]:
+        """The entry at each place; None where it is trimmed or damaged."""
+        if not places:
+            return []
+        ids = [f"{position.epoch}-{position.offset}" for _, position in places]
+        commands = [("XRANGE", self[one].keys.log, at, at) for (one, _), at in zip(places, ids, strict=True)]
+        answers = await self._links.call(*commands)
+        return [
+            _entry(partition, rows[0][1][1], position) if rows else None
+            for (partition, position), rows in zip(places, answers, strict=True)
+        ]
+
     async def scan(self, partition: Partition, message_id: str) -> Entry | None:
         """Look for a message id through everything that is retained, newest first."""
         shelf = self[partition]

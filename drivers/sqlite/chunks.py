@@ -196,6 +196,15 @@ def entries(connection: sqlite3.Connection, shelf: Shelf, offsets: Sequence[int]
     return found
 
 
+def entries_at(connection: sqlite3.Connection, places: Sequence[tuple[Shelf, int]]) -> list[Entry | None]:
+    """The entry at each of some places; None where it is trimmed or damaged."""
+    wanted: dict[Shelf, set[int]] = {}
+    for shelf, offset in places:
+        wanted.setdefault(shelf, set()).add(offset)
+    found = {shelf: entries(connection, shelf, sorted(offsets)) for shelf, offsets in wanted.items()}
+    return [found[shelf].get(offset) for shelf, offset in places]
+
+
 def find(connection: sqlite3.Connection, shelf: Shelf, message_id: str, start: int) -> tuple[int, Entry | None]:
     """Look for a message id in the next few chunks from an offset on: (where to go on, 0 at the end; the entry)."""
     needle = message_id.encode()

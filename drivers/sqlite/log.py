@@ -169,6 +169,11 @@ class SqliteLog:
                         return entry
         return None
 
+    async def entries(self, places: Sequence[tuple[Partition, Position]]) -> Sequence[Entry | None]:
+        """The entry at each place, from one question for all."""
+        wanted = [(self.file.shelf(partition), position.offset) for partition, position in places]
+        return await self.file.query(lambda connection: chunks.entries_at(connection, wanted))
+
     async def register(self, reader: str, positions: Mapping[Partition, Position]) -> None:
         """Make a reader known from what the positions mean now."""
         places = [(self.file.shelf(partition), position) for partition, position in positions.items()]

@@ -11,6 +11,7 @@ from iotsphere.entities.errors import UnknownDomain
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Bounds, Gap, Partition, Position
 from iotsphere.use_cases.ports.message_log import MessageLog
+from iotsphere.use_cases.publish import MessagePublishUseCase, renamed
 
 from .records import BEGINNING, CHANNELS, COMMANDS, DOMAIN, P0, P1, ids, offsets, read_all, record, records
 from .times import PassTime, TurnedByHand
@@ -235,6 +236,40 @@ class LogAppendContract(TurnedByHand):
             assert entry is not None
             assert (entry.record, entry.position) == (one, position)
         assert await log.find(DOMAIN, "00000000-0000-7000-8000-ffffffffffff") is None
+
+    async def test_entries_are_found_at_the_places_of_an_append(self, log: MessageLog) -> None:
+        batch = [record(P0), record(P1), record(COMMANDS), record(P0)]
+        first = await log.append(batch)
+        again = await log.append([*batch[::-1], record(P1)])
+        places = [(one.partition, position) for one, position in zip(batch[::-1], again.positions[:4], strict=True)]
+        found = await log.entries(places)
+        assert [(each.record, each.position) for each in found if each is not None] == [
+            (one, position) for one, (_, position) in zip(batch[::-1], places, strict=True)
+        ]
+        beyond = first.positions[0]._replace(offset=99)
+        assert await log.entries([places[0], (P0, beyond), places[0]]) == [found[0], None, found[0]]
+        assert list(await log.entries([])) == []
+
+    async def test_hundreds_of_entries_are_found_at_once(self, log: MessageLog) -> None:
+        batch = records(600)
+        places = [(P0, position) for position in (await log.append(batch)).positions]
+        found = await log.entries(places[::-1])
+        assert [each.record for each in found if each is not None] == batch[::-1]
+
+    async def test_an_id_that_another_topic_has_used_costs_no_message(self, log: MessageLog) -> None:
+        """What a publisher does on each log: two senders chose the same ids."""
+        publish = MessagePublishUseCase(log)
+        ours = [
+            record(P0, body=b'{"metadata":{"messageId":"same-%d"}}' % n, message_id=f"same-{n}") for n in range(300)
+        ]
+        theirs = [one._replace(topic="iotsphere/devices/other/telemetry") for one in ours]
+        assert offsets((await publish(ours)).positions) == list(range(1, 301))
+        assert offsets((await publish(theirs)).positions) == list(range(301, 601))
+        again = await publish([*theirs, *ours])
+        assert offsets(again.positions) == [*range(301, 601), *range(1, 301)]
+        assert (publish.accepted, publish.duplicates, publish.renamed) == (600, 600, 300)
+        assert [entry.record for entry in await read_all(log)] == [*ours, *map(renamed, theirs)]
+        await publish.close(1)
 
     async def test_it_is_ready_and_says_how_durable_it_is(self, log: MessageLog) -> None:
         await log.ready()

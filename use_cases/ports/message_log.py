@@ -126,6 +126,13 @@ class MessageLog(Protocol):
         """Where a message id is, as long as it is retained. May scan: not for the message path."""
         ...
 
+    async def entries(self, places: Sequence[tuple[Partition, Position]]) -> Sequence[Entry | None]:
+        """The entry at each place that an append told, read together; None where it is trimmed or damaged.
+
+        Whole entries come, so ask for tens or hundreds, not for any number.
+        """
+        ...
+
     async def register(self, reader: str, positions: Mapping[Partition, Position]) -> None:
         """Make a reader known, so that retention waits for it. Partitions that it has already keep their progress."""
         ...
