@@ -108,6 +108,22 @@ async def test_from_a_device_to_the_terminal_and_across_a_restart(gateway: Gatew
     ledger = json.loads(await iotsphere_command("ledger", "--data", data, "--json"))
     assert ledger["readers"]
     assert all(row["imbalance"] == 0 for row in ledger["readers"])
+    upper, lower, *rows = (await iotsphere_command("ledger", "--data", data)).splitlines()
+    assert upper.split() == ["super-", "dead-"]
+    assert lower.split() == [
+        "reader",
+        "/",
+        "channel",
+        "accepted",
+        "applied",
+        "seded",
+        "expired",
+        "lettered",
+        "lost",
+        "pending",
+        "imbalance",
+    ]
+    assert all(row.split()[2:] == ["telemetry", "1", "1", *"000000"] for row in rows if "last-values / telem" in row)
 
     assert await gateway.terminate() == 0
     await gateway.start()
@@ -163,6 +179,11 @@ async def test_devices_are_listed_and_removed(gateway: Gateway) -> None:
         await iotsphere_command("device", "add", device, "--data", data)
     assert await iotsphere_command("device", "list", "--data", data) == "a\nb\n"
     assert (await iotsphere_command("device", "add", "A", "--data", data, expect=2)).startswith("conflict: ")
+    told = await iotsphere_command("device", "add", "a", "--data", data, expect=2)
+    assert "iotsphere device rotate a" in told
+    told = await iotsphere_command("device", "rotate", "nobody", "--data", data, expect=2)
+    assert told.startswith("not_found: ")
+    assert told.endswith(f"  iotsphere device list --data {data}\n")
     await iotsphere_command("device", "remove", "a", "--data", data)
     assert await iotsphere_command("device", "list", "--data", data) == "b\n"
     assert (await iotsphere_command("device", "remove", "a", "--data", data, expect=2)).startswith("not_found: ")

@@ -164,5 +164,8 @@ def _device(domain: str, document: Document) -> Device:
 
 def _exists(device_id: str, holder: str) -> Conflict:
     if device_id == holder:
-        return Conflict(f"{device_id} is registered already; rotate its secret, or remove it first")
+        return Conflict(
+            f"{device_id} is registered already; for a new password: iotsphere device rotate {device_id}, "
+            f"or to make it anew, first: iotsphere device remove {device_id}"
+        )
     return Conflict(f"{device_id} differs from the registered {holder} in upper and lower case only; choose another id")

@@ -12,6 +12,7 @@ from .. import __version__
 from ..entities.errors import IotSphereError
 from . import commands, dead_letters, devices, links, messages, playground, serving, shadows, spark
 from .console import err, out
+from .remedies import remedy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,7 +37,10 @@ def main() -> None:
     try:
         app()
     except IotSphereError as error:
-        err.print(f"[red]{escape(error.code)}[/]: {escape(error.message)}")
+        err.print(f"[red]{escape(error.code)}[/]: {escape(error.message)}", soft_wrap=True)
+        if (found := remedy(error.code, sys.argv[1:])) is not None:
+            why, command = found
+            err.print(f"To {why}:\n  {command}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1 if error.retry else 2)
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from ..logs import harmless
 from .console import API, AsJson, Data, Token, Url, err, gateway_of, http_of, out, run
 
-ALWAYS: Final = ("accepted", "applied", "pending", "imbalance")
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")
+HEADS: Final = {"superseded": "super-\nseded", "dead_lettered": "dead-\nlettered"}
 
 
 def publish(
@@ -87,16 +87,17 @@ def ledger(data: Data = None, url: Url = None, token: Token = None, as_json: AsJ
         print(json.dumps(answer))
         return
     rows = [row for row in answer["readers"] if row["accepted"]]
-    shown = [name for name in COLUMNS if name in ALWAYS or any(row[name] for row in rows)]
     table = Table(box=None, pad_edge=False)
-    table.add_column("reader / channel", overflow="fold", min_width=16)
-    for name in shown:
-        table.add_column(name.replace("_", "-"), justify="right", no_wrap=True)
+    table.add_column("reader / channel", overflow="fold", min_width=12)
+    for name in COLUMNS:
+        table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(f"{row['reader']} / {row['channel']}", *(str(row[name]) for name in shown))
+        figures = (f"{row[name]}" if row[name] else "[dim]0[/]" for name in COLUMNS)
+        table.add_row(escape(f"{row['reader']} / {row['channel']}"), *figures)
     out.print(table)
     quiet = len(answer["readers"]) - len(rows)
-    out.print(f"{quiet} more with nothing to read" if quiet else "", style="dim")
+    if quiet:
+        out.print(f"{quiet} more with nothing to read", style="dim")
 
 
 def trace(message_id: str, data: Data = None, url: Url = None, token: Token = None) -> None:
