@@ -12,7 +12,8 @@ from ..entities.message import Message, Record
 from ..entities.principal import Principal
 from ..entities.shadow import Shadow, ShadowKey, shadow_of_topic
 from ..entities.topic import Topic, parse_topic
-from ..use_cases.command.commands import Commands, Order
+from ..use_cases.command.commands import Commands
+from ..use_cases.command.order import Order
 from ..use_cases.ports.clock import Clock
 from ..use_cases.users import PreferenceChange, Preferences
 from . import envelope

@@ -42,6 +42,7 @@ LIFE: Final[dict[tuple[str, str], str]] = {
     (QUEUED, "expire"): "expired",
     (SENT, "acknowledged"): ACKNOWLEDGED,
     **{(SENT, evidence): state for evidence, state in _ANSWERED.items()},
+    (SENT, "unsent"): QUEUED,  # it was handed to a connection, and is known not to have left on it
     (SENT, "time_out"): "timed_out",
     **{(ACKNOWLEDGED, evidence): state for evidence, state in _ANSWERED.items()},
     (ACKNOWLEDGED, "time_out"): "timed_out",
@@ -63,8 +64,8 @@ class Command:
 
     ``caller``: the identity of who asked. ``due``: when a timer has to look at it, 0 = never. ``order``: its place in the
     log as a text that sorts, empty before it is there. ``answer``: ``progress``, ``result`` and ``reason`` as the
-    device told them. ``late``: what was learned after the end. ``carrier``: the session that it was handed to last, empty
-    where that does not outlive its connection.
+    device told them. ``late``: what was learned after the end. ``carrier``: what it was handed to last, a session or, where
+    that is not kept, a connection.
     """
 
     id: str

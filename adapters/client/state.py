@@ -16,7 +16,8 @@ from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInval
 from ...entities.principal import Principal
 from ...entities.shadow import Shadow, ShadowKey
 from ...entities.topic import action_on, is_device_id, is_shadow_name, is_user_id
-from ...use_cases.command.commands import Commands, Order
+from ...use_cases.command.commands import Commands
+from ...use_cases.command.order import Order
 from ...use_cases.ports.clock import Clock
 from ...use_cases.shadow.history import ShadowHistory
 from ...use_cases.shadow.shadows import Shadows

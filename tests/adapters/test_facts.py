@@ -17,7 +17,7 @@ from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Position
 from iotsphere.entities.principal import Principal, device, parse_grant
 from iotsphere.entities.shadow import ShadowKey
-from iotsphere.use_cases.command.commands import Order
+from iotsphere.use_cases.command.order import Order
 from iotsphere.use_cases.ports.database import Change, Write
 from tests.support.rooms import Rooms, open_rooms
 

@@ -58,7 +58,7 @@ class DeviceCare:
         self._records = records
         self._visits: dict[str, dict[Push, CareVisit]] = {}
         self._evidence = Evidence()
-        self._handover = Handover(commands, records.request)
+        self._handover = Handover(commands, records.request, self._evidence)
 
     @property
     def dropped(self) -> int:
@@ -128,6 +128,7 @@ class DeviceCare:
             for task in (visit.handing, visit.greeting):
                 if task is not None:
                     task.cancel()
+            self._handover.left(visit, lambda: self._visits.get(principal.identity, {}).values())
         if not visits:
             self._visits.pop(principal.identity, None)
 
@@ -150,6 +151,7 @@ class DeviceCare:
             return
         if record.topic.endswith(REQUEST):
             visit.queued.pop(record.message_id, None)
+            visit.unsent.pop(record.message_id, None)
             if visit.room is not None:
                 visit.room.set()
             if not visit.qos:
@@ -205,6 +207,7 @@ class DeviceCare:
         commands: Sequence[Command] = ()
         wants_commands = bool(visit.wants(visit.requests))
         if wants_commands:
+            await self._handover.returned(visit.principal.identity)
             commands = await self._commands.outstanding(domain, device, limit=MAX_WAITING)
         if visit.over:
             return ()

@@ -1,6 +1,7 @@
 """Hands commands over to a connected device: one after the other, and only once the database says that one is on its way.
 
-So one that was cancelled, has expired or was handed over elsewhere is never sent.
+So one that was cancelled, has expired or was handed over elsewhere is never sent. One that did not reach the socket of a
+connection that has ended is queued again; of one that did, nobody knows, so it is not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ...entities.command import SENT, Command
 from ...entities.errors import IotSphereError
 from ...entities.message import Record
 from ..command.commands import Commands
-from .evidence import patiently
+from .evidence import Evidence, patiently
 from .visit import CareVisit
 
 log = structlog.get_logger("iotsphere.care")
@@ -32,10 +33,13 @@ class Handover:
     ``unwritten``: ids of commands that devices have answered for, which the database does not know yet.
     """
 
-    def __init__(self, commands: Commands, request: Callable[[Command], Record]) -> None:
+    def __init__(self, commands: Commands, request: Callable[[Command], Record], evidence: Evidence) -> None:
         self.unwritten: set[str] = set()
         self._commands = commands
         self._request = request
+        self._evidence = evidence
+        self._claims: set[asyncio.Task[Command | None]] = set()
+        self._returning: dict[str, _Returning] = {}
 
     def carry_on(self, visit: CareVisit, command_id: str) -> None:
         """Hand over what was on its way to an earlier connection of the session; it is let go if it is over."""
@@ -57,7 +61,8 @@ class Handover:
         for command in commands:
             if command.id in visit.commands:
                 continue
-            once_more = again and (qos == 1 or (qos == 2 and session != "" and command.carrier == session))
+            once_more = again and command.state == SENT
+            once_more = once_more and (qos == 1 or (qos == 2 and session != "" and command.carrier == session))
             if once_more or command.state != SENT:
                 once_more = once_more and not any(command.id in other.commands for other in others)
                 self.await_turn(visit, command.id, once_more)
@@ -92,6 +97,8 @@ class Handover:
                     visit.let_go(command_id)
                 else:
                     visit.queued[command_id] = None
+                    if not again and len(visit.unsent) < MAX_WAITING:
+                        visit.unsent[command_id] = None
                     visit.push((record,))
         finally:
             visit.handing = None
@@ -122,11 +129,89 @@ class Handover:
 
     async def _claimed(self, visit: CareVisit, command_id: str, again: bool) -> Record | None:
         """The command's message, if this connection is to hand it over now."""
-        who, carrier = visit.principal, visit.session if visit.qos else ""
-        claim = partial(self._commands.claim, who.domain, who.name, command_id, again=again, carrier=carrier)
         try:
-            command = await patiently(claim, "command_waits")
+            command = await patiently(partial(self._claim, visit, command_id, again), "command_waits")
             return None if command is None else self._request(command)
         except IotSphereError as error:  # it has been removed, or has expired at this moment
             log.info("command_not_handed_over", code=error.code, command=command_id)
             return None
+
+    async def _claim(self, visit: CareVisit, command_id: str, again: bool) -> Command | None:
+        """Claim a command. A claim that was begun is ended also when the connection is over, and then taken back."""
+        who = visit.principal
+
+        async def claim() -> Command | None:
+            try:
+                return await self._commands.claim(who.domain, who.name, command_id, again=again, carrier=visit.carrier)
+            finally:
+                if visit.over and not again:
+                    self._take_back(visit, command_id)
+
+        task = asyncio.get_running_loop().create_task(claim())
+        self._claims.add(task)
+        task.add_done_callback(self._claimed_late)
+        return await asyncio.shield(task)
+
+    def _claimed_late(self, task: asyncio.Task[Command | None]) -> None:
+        self._claims.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # whoever still waits for it hears of it
+            log.debug("claim_failed", error=repr(error))
+
+    # -- giving back --------------------------------------------------------------------------------------------------
+
+    def left(self, visit: CareVisit, others: Callable[[], Iterable[CareVisit]]) -> None:
+        """The connection is over: what has not reached its socket is queued again, for ``others`` of the device too."""
+        visit.others = others
+        unsent = list(visit.unsent)
+        if visit.handing is not None and visit.waiting and not visit.waiting[0][1]:
+            unsent.append(visit.waiting[0][0])  # it may have been claimed at this moment
+        for command_id in unsent:
+            self._take_back(visit, command_id)
+
+    def _take_back(self, visit: CareVisit, command_id: str) -> None:
+        """Queue a command again that is marked for this connection, once the database takes it."""
+        domain, identity = visit.principal.domain, visit.principal.identity
+        returning = self._returning.setdefault(identity, _Returning())
+
+        def over() -> None:
+            if returning.ended():
+                self._returning.pop(identity, None)
+
+        async def write() -> None:
+            try:
+                done = await self._commands.give_back(domain, command_id, visit.carrier)
+            except IotSphereError as error:
+                if not error.retry:
+                    over()
+                raise
+            over()
+            if done:
+                for other in visit.others():
+                    if other.wants(other.requests):
+                        self.await_turn(other, command_id)
+
+        returning.count += 1
+        if not self._evidence.note(write):
+            over()
+
+    async def returned(self, identity: str) -> None:
+        """Wait until the database knows of all that did not leave on earlier connections of a device."""
+        while (returning := self._returning.get(identity)) is not None:
+            await returning.none.wait()
+
+
+class _Returning:
+    """How many commands of a device are on their way back. ``none``: set once that is over."""
+
+    __slots__ = ("count", "none")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.none = asyncio.Event()
+
+    def ended(self) -> bool:
+        """One less. Tells whether there is none any more."""
+        self.count -= 1
+        if not self.count:
+            self.none.set()
+        return not self.count

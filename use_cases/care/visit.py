@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
@@ -22,18 +23,21 @@ class CareVisit:
 
     ``sequences``: the deltas that it was greeted with. ``commands``: taken on here, and not yet known to be with the
     device; ``waiting``: those of them that are to be handed over; ``queued``: handed over, and not at the socket.
-    ``behind``: there are more in the database.
+    ``behind``: there are more in the database. ``unsent``: handed over here for the first time, and not at the socket.
+    ``others``: further connections of the device, once this one is over.
+    ``carrier``: by what commands are marked as handed over here: the session, or this connection where it is not kept.
     """
 
     __slots__ = (
-        "behind", "carried", "commands", "greeting", "handing", "let_go", "over", "principal", "push", "queued", "room",
-        "sequences", "session", "waiting", "wanted",
+        "behind", "carried", "carrier", "commands", "greeting", "handing", "let_go", "others", "over", "principal", "push",
+        "queued", "room", "sequences", "session", "unsent", "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(self, principal: Principal, push: Push, carried: Carried) -> None:
         self.principal = principal
         self.push = push
         self.session = carried.session
+        self.carrier = carried.session or secrets.token_hex(8)
         self.let_go = carried.let_go
         self.carried: dict[str, Pushed] = {each.mark: each for each in carried.pushed if not each.fate}
         self.wanted: Collection[Wanted] = ()
@@ -41,7 +45,9 @@ class CareVisit:
         self.commands: dict[str, None] = {}
         self.waiting: list[tuple[str, bool]] = []
         self.queued: dict[str, None] = {}
+        self.unsent: dict[str, None] = {}
         self.room: asyncio.Event | None = None
+        self.others: Callable[[], Iterable[CareVisit]] = tuple
         self.behind = False
         self.over = False
         self.handing: asyncio.Task[None] | None = None

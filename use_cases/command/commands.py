@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -32,12 +32,9 @@ from ..ports.clock import Clock
 from ..ports.database import Database, Outcome, Stored, Write
 from ..ports.message_log import Appended
 from .documents import COMMANDS, command_at, commands_at
+from .order import Order
 from .waits import CommandWaits
 
-DEFAULT_LIFE_MS: Final = 24 * 3600 * 1000
-MAX_LIFE_MS: Final = 30 * DEFAULT_LIFE_MS
-DEFAULT_TIMEOUT_MS: Final = 60_000
-MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 STALE_AFTER_MS: Final = 5 * 60 * 1000
 REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
 ATTEMPTS: Final = 12
@@ -47,24 +44,6 @@ log = structlog.get_logger("iotsphere.commands")
 Append = Callable[[Sequence[Record]], Awaitable[Appended]]
 Compose = Callable[[Command, int], Record]
 Known = Callable[[str, str], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What a caller asks. ``id``: also the message id. ``stated_at``: when the caller says that it asked, 0: not said.
-
-    ``expires_at``, ms since 1970, and ``timeout``, ms: 0 for the defaults (24 hours, a minute).
-    """
-
-    id: str
-    domain: str
-    device: str
-    caller: str
-    payload: Mapping[str, Any]
-    expires_at: int = 0
-    timeout: int = 0
-    stated_at: int = 0
-    rollout: str = ""
 
 
 class Sent(NamedTuple):
@@ -94,7 +73,7 @@ class Commands:
         more than five minutes from now), Conflict (the id belongs to another command), and Unavailable.
         """
         now = self._clock.now()
-        command = life.accept(self._checked(order, now))
+        command = life.accept(order.command(now))
         stored = await self._database.get(COMMANDS.name, command.key)
         if stored is None:
             if order.stated_at and abs(order.stated_at - now) > STALE_AFTER_MS:
@@ -114,25 +93,6 @@ class Commands:
         if not life.same_order(known, command):
             raise Conflict(f"{order.id} is the id of another command: choose a new one", id=order.id)
         return Sent(known, True)
-
-    def _checked(self, order: Order, now: int) -> Command:
-        expires_at = order.expires_at or now + DEFAULT_LIFE_MS
-        if not now < expires_at <= now + MAX_LIFE_MS:
-            raise RequestInvalid("expiresAt: a command lives until a time in the future, 30 days from now at most")
-        timeout = order.timeout or DEFAULT_TIMEOUT_MS
-        if not 0 < timeout <= MAX_TIMEOUT_MS:
-            raise RequestInvalid("timeout: a command waits for its device for more than 0 s and up to 24 hours")
-        return Command(
-            id=order.id,
-            domain=order.domain,
-            device=order.device,
-            caller=order.caller,
-            payload=order.payload,
-            created_at=now,
-            expires_at=expires_at,
-            timeout=timeout,
-            rollout=order.rollout,
-        )
 
     async def _queue(self, stored: Stored, command: Command) -> Command:
         """Append the request, and note where it lies: that is its place among the device's commands."""
@@ -216,27 +176,44 @@ class Commands:
         """Mark a command as sent, and return it if it is the caller's to hand to the device now.
 
         None: it is for another device, is over, or was handed over before; with ``again``, one that the device has not
-        acknowledged is handed over once more. ``carrier``: the session that it is handed to; what is marked for it is its
-        own. Raises NotFound and Unavailable.
+        acknowledged is handed over once more. ``carrier``: the session or connection that it is handed to; what is marked
+        for it is its own. Raises NotFound and Unavailable.
         """
-        for _ in range(ATTEMPTS):
-            stored = await self._database.get(COMMANDS.name, f"{domain}/{command_id}")
-            if stored is None:
-                raise NotFound
-            command = command_at(stored)
+
+        def claimed(command: Command, now: int) -> Command | None:
             mine = again or command.state != life.SENT or (carrier != "" and command.carrier == carrier)
             if command.device != device or not command.is_outstanding or not mine:
                 return None
-            now = self._clock.now()
             evidence = "expire" if command.state != life.SENT and command.expires_at <= now else "sent"
             moved = life.advance(command, evidence, now)
-            if not moved.is_final and moved.carrier != carrier:
-                moved = replace(moved, carrier=carrier)
-            if moved == command:
-                return command
-            if (await self._write(stored, moved)).done:
-                return None if moved.is_final else moved
-        raise DatabaseUnavailable(f"command {command_id} is changed by too many at once: repeat it")
+            return moved if moved.is_final else replace(moved, carrier=carrier)
+
+        moved = await self._change(f"{domain}/{command_id}", claimed)
+        return None if moved is None or moved.is_final else moved
+
+    async def give_back(self, domain: str, command_id: str, carrier: str) -> bool:
+        """Queue a command again that was marked for a carrier and for sure has not left with it.
+
+        False: it is somebody else's by now, or was answered. Repeating is safe. Raises NotFound and Unavailable.
+        """
+
+        def queued(command: Command, now: int) -> Command | None:
+            mine = command.state == life.SENT and command.carrier == carrier
+            return replace(life.advance(command, "unsent", now), carrier="") if mine else None
+
+        return await self._change(f"{domain}/{command_id}", queued) is not None
+
+    async def _change(self, key: str, change: Callable[[Command, int], Command | None]) -> Command | None:
+        """Write what ``change`` (command, now) makes of it; None where that is nothing."""
+        for _ in range(ATTEMPTS):
+            stored = await self._database.get(COMMANDS.name, key)
+            if stored is None:
+                raise NotFound
+            command = command_at(stored)
+            moved = change(command, self._clock.now())
+            if moved is None or moved == command or (await self._write(stored, moved)).done:
+                return moved
+        raise DatabaseUnavailable(f"command {key} is changed by too many at once: repeat it")
 
     async def tend(self, limit: int = 500) -> int:
         """Do what time asks for: expire, time out, append again. Returns how many commands moved. Raises Unavailable."""

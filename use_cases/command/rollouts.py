@@ -26,8 +26,9 @@ from ..fleet import Fleet
 from ..ports.clock import Clock
 from ..ports.database import Database, Stored, Write
 from ..shadow.shadows import Shadows
-from .commands import Commands, Order
+from .commands import Commands
 from .documents import COMMANDS, ROLLOUTS, TARGETS, rollout_at, rollouts_at
+from .order import Order
 
 log = structlog.get_logger("iotsphere.rollouts")
 
@@ -293,8 +294,7 @@ def _id_for(rollout: Rollout, device: str) -> str:
 
 
 def _note(refused: dict[str, str], device: str, error: IotSphereError | None) -> None:
-    if error is None:
-        return
-    if isinstance(error, Unavailable) or error.retry:
-        raise error
-    refused[device] = str(error)[:200]
+    if error is not None:
+        if isinstance(error, Unavailable) or error.retry:
+            raise error
+        refused[device] = str(error)[:200]

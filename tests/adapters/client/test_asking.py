@@ -14,7 +14,7 @@ from iotsphere.adapters.client.session import ClientSession
 from iotsphere.containers.state import State
 from iotsphere.entities.errors import DatabaseUnavailable
 from iotsphere.use_cases.access.rate_limit import Rate
-from iotsphere.use_cases.command.commands import Order
+from iotsphere.use_cases.command.order import Order
 from iotsphere.use_cases.users import Fact
 from tests.adapters.client.test_session import Client
 from tests.client.house import EVERYTHING, House, open_house

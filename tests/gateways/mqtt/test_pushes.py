@@ -18,7 +18,7 @@ from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.entities.errors import DatabaseUnavailable
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_changes import Wanted as Desired
-from iotsphere.use_cases.command.commands import Order
+from iotsphere.use_cases.command.order import Order
 from iotsphere.use_cases.ports.database import Outcome, Write
 from tests.support.waiting import until
 
@@ -229,6 +229,26 @@ async def test_at_qos_2_what_another_session_may_have_is_not_handed_over(home: H
     peer = await home.come()
     await nothing_more(peer)
     await peer.drop()
+
+
+@pytest.mark.parametrize(("qos", "again"), [(1, [1, 2]), (2, [2])])
+async def test_without_a_session_what_never_left_is_queued_again(home: Home, qos: int, again: list[int]) -> None:
+    """A device that takes one message at a time: the first lies at its socket, the second still at the gateway."""
+    address = await home.house.door()
+    ids = await home.send(1, 2)
+    async with Peer(address) as peer:
+        await peer.connect(home.credential, properties=Properties(receive_maximum=1))
+        await peer.subscribe(p.Request(COMMANDS, qos))
+        assert facts([await peer.expect(p.Publish)]) == [(1, 1, False, qos)]
+        await home.is_(ids[1], "sent")
+        await nothing_more(peer)
+    await home.is_(ids[1], "queued")
+    async with Peer(address) as peer:
+        await peer.connect(home.credential)
+        await peer.subscribe(p.Request(COMMANDS, qos))
+        assert [n(each) for each in await peer.take(p.Publish, len(again))] == again
+        await nothing_more(peer)
+    await home.is_(ids[0], "sent")
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -21,7 +21,7 @@ from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_changes import Wanted as Desired
 from iotsphere.entities.topic import parse_filter
 from iotsphere.use_cases.care import device_care, handover
-from iotsphere.use_cases.command.commands import Order
+from iotsphere.use_cases.command.order import Order
 from iotsphere.use_cases.ports.database import Outcome, Stored, Write
 from iotsphere.use_cases.session.state import Wanted
 from tests.support.rooms import Rooms
@@ -88,6 +88,10 @@ class Line:
         for record in records:
             self.stage.care.sent(self.who, record, self.known_as)
             self.stage.care.acknowledged(self.who, record, refused)
+
+    def reaches_the_socket(self) -> None:
+        for record in self.pushed:
+            self.stage.care.sent(self.who, record, self.known_as)
 
     def leave(self) -> None:
         self.stage.care.left(self.who, self.known_as)
@@ -271,6 +275,7 @@ async def test_what_was_not_acknowledged_comes_again_at_qos_1_only(stage: Stage,
     first = Line(stage)
     await first.greet(qos=qos)
     await soon(lambda: first.commands == [1], "handed over")
+    first.reaches_the_socket()
     first.leave()
     await stage.send(2)
     second = Line(stage)
@@ -284,6 +289,102 @@ async def test_what_was_not_acknowledged_comes_again_at_qos_1_only(stage: Stage,
         await third.greet(qos=qos)
         await settled()
         assert third.commands == []
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_what_did_not_reach_the_socket_is_queued_again(stage: Stage, qos: int) -> None:
+    ids = await stage.send(1, 2, 3)
+    first = Line(stage)
+    await first.greet(qos=qos)
+    await soon(lambda: first.commands == [1, 2, 3], "handed over")
+    stage.care.sent(first.who, first.pushed[0], first.known_as)
+    first.leave()
+    await stage.until(ids[2], "queued")
+    assert [await stage.is_(command_id) for command_id in ids] == ["sent", "queued", "queued"]
+    stage.clock.advance(3_600_000)  # more than a device has for its answer, less than a command lives
+    await stage.state.commands.tend()
+    assert [await stage.is_(command_id) for command_id in ids] == ["timed_out", "queued", "queued"]
+    second = Line(stage)
+    await second.greet(qos=qos)
+    await soon(lambda: second.commands == [2, 3], "handed over by the next connection")
+    second.acknowledge(*second.pushed)
+    await stage.until(ids[2], "acknowledged")
+
+
+async def test_a_device_that_comes_at_once_gets_what_its_last_connection_did_not_take(stage: Stage) -> None:
+    """Also while the database has not heard of that yet, and in the order of the commands."""
+    ids = await stage.send(1, 2)
+    first = Line(stage)
+    await first.greet(qos=2)
+    await soon(lambda: first.commands == [1, 2], "handed over")
+    stage.database.away = True
+    first.leave()
+    second = Line(stage)
+    greeting = asyncio.create_task(second.greet(qos=2))
+    await settled()
+    stage.database.away = False
+    await stage.send(3)
+    await greeting
+    await soon(lambda: second.commands == [1, 2, 3], "handed over in order")
+    second.reaches_the_socket()
+    second.leave()
+    third = Line(stage)
+    await third.greet(qos=2)
+    await settled()
+    assert third.commands == []
+    assert [await stage.is_(command_id) for command_id in ids] == ["sent", "sent"]
+
+
+async def test_another_connection_of_the_device_gets_what_the_first_one_did_not_take(stage: Stage) -> None:
+    first, second = Line(stage), Line(stage)
+    await first.greet(qos=2)
+    await second.greet(qos=2)
+    (command,) = await stage.send(1)
+    assert not first.sends(stage.requests()[0])
+    await soon(lambda: first.commands == [1], "handed over")
+    first.leave()
+    await soon(lambda: second.commands == [1], "handed over to the other one")
+    assert await stage.is_(command) == "sent"
+
+
+async def test_a_claim_that_lands_after_the_connection_is_taken_back(stage: Stage) -> None:
+    line = Line(stage)
+    await line.greet(qos=2)
+    (command,) = await stage.send(1)
+    landing = asyncio.Event()
+    written: list[str] = []
+    write = stage.database.write
+
+    async def slow(collection: str, writes: Sequence[Write]) -> Sequence[Outcome]:
+        assert writes[0].body is not None
+        if writes[0].body["state"] == "sent":
+            await landing.wait()
+        written.append(writes[0].body["state"])
+        return await write(collection, writes)
+
+    stage.database.write = slow  # type: ignore[method-assign]  # only here, and only to hold one write up
+    assert not line.sends(stage.requests()[0])
+    await settled()
+    line.leave()
+    await settled()
+    landing.set()
+    await soon(lambda: written == ["sent", "queued"], "taken back")
+    await stage.until(command, "queued")
+    assert line.commands == []
+
+
+async def test_what_was_handed_over_again_is_not_given_back_by_the_connection_before(stage: Stage) -> None:
+    """It has lain at a socket by now, whatever became of it at the first one."""
+    (command,) = await stage.send(1)
+    first = Line(stage)
+    await first.greet(qos=2)
+    await soon(lambda: first.commands == [1], "handed over")
+    claimed = await stage.state.commands.claim("iotsphere", "d1", command, again=True, carrier="elsewhere")
+    assert claimed is not None
+    first.leave()
+    await soon(lambda: not stage.care._handover._returning, "the database was asked")
+    stands = await stage.state.commands.get("iotsphere", command)
+    assert (stands.state, stands.carrier) == ("sent", "elsewhere")
 
 
 async def test_what_is_under_way_on_one_connection_does_not_come_again_on_another(stage: Stage) -> None:

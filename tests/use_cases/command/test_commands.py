@@ -15,8 +15,9 @@ from iotsphere.entities.command import Command, derived_id
 from iotsphere.entities.errors import Conflict, LogUnavailable, MessageRefused, NotFound, RequestInvalid
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Partition, Position
-from iotsphere.use_cases.command.commands import Commands, Order
+from iotsphere.use_cases.command.commands import Commands
 from iotsphere.use_cases.command.documents import COMMANDS
+from iotsphere.use_cases.command.order import Order
 from iotsphere.use_cases.ports.message_log import Appended
 from tests.use_cases.stage import soon
 
