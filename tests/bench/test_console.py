@@ -1,0 +1,30 @@
+"""What the benchmark of the console makes of its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.console import Figures, judge
+
+FIRST = Figures("#/fleet", 10, 59.9, 20, 0, 4.0, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("last", "missed"),
+    [
+        ({"heap_mib": 5.0, "nodes": 2_300}, []),
+        ({"frames": 50.0}, ["50.0 frames/s at least (> 50)"]),
+        ({"heap_mib": 5.01}, ["heap 4.00 → 5.01 MiB in 300 s"]),
+        ({"nodes": 2_301}, ["nodes 2000 → 2301"]),
+    ],
+)
+def test_it_judges_the_least_frames_and_the_growth_of_each_page(last: dict[str, Any], missed: list[str]) -> None:
+    looks = [FIRST, replace(FIRST, place="#/health", heap_mib=9.0), replace(FIRST, after_s=310, **last)]
+    assert [figure for _, figure, kept in judge(looks) if not kept] == missed
+
+
+def test_a_page_that_was_seen_once_is_judged_by_its_frames_alone() -> None:
+    assert [figure for _, figure, _ in judge([FIRST])] == ["59.9 frames/s at least (> 50)"]
