@@ -43,6 +43,7 @@ class Report:
     ``at``: the time of what it saw. ``stated``: that time is the device's own, so leaves that are newer stay as they are.
     ``refused``: a reason for each desired place that it will not take on, of the delta
     ``sequence`` and those before it (None: of all). ``version``: the one that it must be at; None: any.
+    ``logged_at``: when it came into the log (ms since 1970).
     """
 
     patch: Mapping[str, Any]
@@ -54,6 +55,7 @@ class Report:
     refused: Mapping[str, str] = field(default_factory=dict)
     sequence: int | None = None
     place: Place | None = None
+    logged_at: int = 0
 
 
 def report(shadow: Shadow, said: Report, at: int) -> tuple[Shadow, Answer]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
+from ..entities.documents import whole
 from ..entities.fleet import FleetFilter
 from .ports.database import Body, Collection, Database, Stored
 from .shadow.shadows import Shadows
 
 DEVICES: Final = Collection("devices")
 PAGE: Final = 500
+GONE_AFTER_MS: Final = 30_000  # no connection outlives the removal of its device by that
 
 
 class Fleet:
@@ -54,6 +56,11 @@ class Fleet:
 def is_leaving(body: Body) -> bool:
     """Whether a device of the roster was removed, and so is no part of any fleet."""
     return "removedAt" in body
+
+
+def removed_at(body: Body) -> int:
+    """When a device that is leaving was removed (ms since 1970)."""
+    return whole(body.get("removedAt")) or 0
 
 
 def _present(rows: Sequence[Stored]) -> Mapping[str, Mapping[str, Any]]:

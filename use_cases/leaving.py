@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..entities.errors import NotFound
 from ..entities.shadow import ShadowKey
 from ..entities.shadow_changes import GATEWAY
 from .access.devices import Devices
 from .command.commands import Commands
-from .fleet import DEVICES, is_leaving
+from .fleet import DEVICES, GONE_AFTER_MS, is_leaving, removed_at
 from .ports.database import Database
 from .shadow.shadows import Shadows
 
@@ -38,22 +38,24 @@ class Leaving:
 
 
 class Removed:
-    """Which shadows belong to devices that were removed, as long as the roster remembers the removal.
+    """Which shadows belong to devices that were removed, and until when (ms) these may have sent something.
 
-    That is longer than a connection outlives it. A device that was never registered, such as one behind a bridge, and
-    one that was registered anew are none of these.
+    A connection outlives the removal by less than that, while what it sent may be folded in much later: the roster
+    remembers a removal for longer than the log keeps anything. A device that was never registered, such as one behind a
+    bridge, and one that was registered anew are none of these.
     """
 
     def __init__(self, database: Database, devices: Devices) -> None:
         self._database = database
         self._devices = devices
 
-    async def __call__(self, keys: Sequence[ShadowKey]) -> frozenset[ShadowKey]:
+    async def __call__(self, keys: Sequence[ShadowKey]) -> Mapping[ShadowKey, int]:
         """Those of the keys. Raises Unavailable."""
-        rows = {f"{key.domain}/{key.device}": key for key in keys}
-        stored = await self._database.get_many(DEVICES.name, list(rows))
-        leaving = [rows[name] for name, row in stored.items() if is_leaving(row.body)]
+        names = {f"{key.domain}/{key.device}": key for key in keys}
+        stored = await self._database.get_many(DEVICES.name, list(names))
         gone = {
-            (key.domain, key.device) for key in leaving if await self._devices.known(key.domain, key.device) is None
+            name: removed_at(row.body) + GONE_AFTER_MS
+            for name, row in stored.items()
+            if is_leaving(row.body) and await self._devices.known(names[name].domain, names[name].device) is None
         }
-        return frozenset(key for key in keys if (key.domain, key.device) in gone)
+        return {key: gone[name] for key in keys if (name := f"{key.domain}/{key.device}") in gone}

@@ -3,7 +3,7 @@
 Credentials lie in the gateway's own documents. What is registered there and not on the roster yet is put there by
 ``run``, so a device that was registered from the command line can be selected within a minute. What is not registered any
 more is marked as removed, so that nothing that it had still sent makes a shadow anew, and forgotten at once; and once
-more before it leaves the roster, when its connections have ended for sure.
+more when its connections have ended for sure. It leaves the roster when the log holds nothing of it any more.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from ..entities.documents import whole
 from ..entities.errors import Conflict, NotFound, RequestInvalid
 from .access.devices import Devices
-from .fleet import DEVICES, is_leaving
+from .fleet import DEVICES, GONE_AFTER_MS, is_leaving, removed_at
 from .ports.clock import Clock
 from .ports.database import Database, Stored, Write
 
 MAX_LABELS: Final = 50
 PAGE: Final = 500
 EVERY_S: Final = 60.0
-GONE_AFTER_MS: Final = 30_000
+REMEMBERED_MS: Final = 31 * 24 * 3600 * 1000  # longer than a log keeps anything: see ``Retention.hard_age``
+FORGOTTEN: Final = "forgottenAt"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _VALUE: Final = re.compile(r"[ -~]{0,128}\Z")
 
@@ -109,6 +109,8 @@ class Roster:
         after = f"{domain}/"
         while listed := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
             for stored in listed:
+                if FORGOTTEN in stored.body and self._is_remembered(stored):
+                    continue
                 if await self._devices.known(domain, stored.key.partition("/")[2]) is None:
                     try:
                         found += await self._let_go(domain, stored)
@@ -121,12 +123,18 @@ class Roster:
         device = stored.key.partition("/")[2]
         if not is_leaving(stored.body):
             await self.drop(domain, device)
-        elif self._clock.now() - (whole(stored.body["removedAt"]) or 0) >= GONE_AFTER_MS:
-            await self._forget(domain, device)
+        elif FORGOTTEN in stored.body:
             await self._database.put(DEVICES.name, Write(stored.key, stored, None))
+        elif self._clock.now() - removed_at(stored.body) >= GONE_AFTER_MS:
+            await self._forget(domain, device)
+            forgotten = {**stored.body, FORGOTTEN: self._clock.now()}
+            await self._database.put(DEVICES.name, Write(stored.key, stored, forgotten))
         else:
             return False
         return True
+
+    def _is_remembered(self, stored: Stored) -> bool:
+        return self._clock.now() - removed_at(stored.body) < REMEMBERED_MS
 
     def _body(self, domain: str, device: str, labels: Mapping[str, str]) -> dict[str, object]:
         return {"schema": 1, "domain": domain, "device": device, "labels": dict(labels), "at": self._clock.now()}

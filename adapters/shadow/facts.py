@@ -75,6 +75,7 @@ def read_report(entry: Entry) -> tuple[ShadowKey, Report]:
         refused={read_pointer(place, "refused"): reason for place, reason in refused.items()},
         sequence=version_of(payload, "sequence"),
         place=place_of(entry),
+        logged_at=entry.appended_at,
     )
 
 

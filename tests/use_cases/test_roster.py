@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,9 @@ from iotsphere.entities.fleet import parse_fleet_filter
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_reports import Place, Report
 from iotsphere.use_cases import roster as module
-from iotsphere.use_cases.fleet import Fleet
+from iotsphere.use_cases.fleet import GONE_AFTER_MS, Fleet
 from iotsphere.use_cases.ports.database import Write
-from iotsphere.use_cases.roster import GONE_AFTER_MS, MAX_LABELS, Roster
+from iotsphere.use_cases.roster import MAX_LABELS, REMEMBERED_MS, Roster
 from tests.support.rooms import Rooms, open_rooms
 
 DOMAIN = "iotsphere"
@@ -77,6 +78,9 @@ async def test_it_catches_up_with_the_register(rooms: Rooms, roster: Roster, mon
     assert await roster.catch_up(DOMAIN) == 3
     rooms.clock.advance(GONE_AFTER_MS)
     assert await roster.catch_up(DOMAIN) == 1
+    assert await roster.catch_up(DOMAIN) == 0
+    rooms.clock.advance(REMEMBERED_MS)
+    assert await roster.catch_up(DOMAIN) == 1
     assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d2", "iotsphere/d3"]
     assert await roster.labels(DOMAIN, ["d1", "d2"]) == {"d1": {}, "d2": {"site": "north"}}
     assert await roster.catch_up(DOMAIN) == 0
@@ -84,8 +88,9 @@ async def test_it_catches_up_with_the_register(rooms: Rooms, roster: Roster, mon
     assert await roster.catch_up(DOMAIN) == 1
     assert await roster.catch_up("other") == 1
     assert await roster.labels(DOMAIN, ["d1", "d2"]) == {"d1": {}}
-    rooms.clock.advance(GONE_AFTER_MS)
-    assert await roster.catch_up(DOMAIN) == 1
+    for passed in (GONE_AFTER_MS, REMEMBERED_MS):
+        rooms.clock.advance(passed)
+        assert await roster.catch_up(DOMAIN) == 1
     assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d3", "other/d1"]
 
 
@@ -104,11 +109,12 @@ async def test_a_device_that_leaves_is_no_part_of_a_fleet_and_may_come_again(roo
     assert await roster.labels(DOMAIN, ["d1"]) == {"d1": {}}
 
 
-async def folded(rooms: Rooms, device: str, name: str, offset: int) -> list[str]:
+async def folded(rooms: Rooms, device: str, name: str, offset: int, logged_at: int = 0) -> list[str]:
     """Fold reports of a device into its main shadow and a named one, and one of another device; the outcomes."""
     place = Place("shadow/0", 1, offset)
+    facts: Any = {"at": rooms.clock.now(), "place": place, "logged_at": logged_at or rooms.clock.now()}
     reports = [
-        (ShadowKey(DOMAIN, who, which), Report(patch={"n": offset}, at=rooms.clock.now(), author=who, place=place))
+        (ShadowKey(DOMAIN, who, which), Report(patch={"n": offset}, author=who, **facts))
         for who, which in ((device, ""), (device, name), ("d2", ""), ("unregistered", ""))
     ]
     answers = await rooms.state.shadows.fold(reports)
@@ -139,9 +145,27 @@ async def test_a_removal_is_known_of_a_device_that_was_never_on_the_roster(rooms
     await rooms.devices.remove(DOMAIN, "d3")
     await roster.drop(DOMAIN, "d3")
     assert (await folded(rooms, "d3", "radio", 1))[:2] == ["superseded", "superseded"]
-    rooms.clock.advance(GONE_AFTER_MS)
-    await roster.catch_up(DOMAIN)
+    for passed in (GONE_AFTER_MS, REMEMBERED_MS):
+        rooms.clock.advance(passed)
+        await roster.catch_up(DOMAIN)
     assert await listed(rooms) == ["iotsphere/d1", "iotsphere/d2"]
+
+
+async def test_what_a_removed_device_had_sent_makes_no_shadow_however_late_it_is_folded(
+    rooms: Rooms, roster: Roster
+) -> None:
+    """The processors were down for a day. What comes under its name later, from behind a bridge, is another life."""
+    await roster.keep(DOMAIN, "d1", {})
+    await rooms.devices.remove(DOMAIN, "d1")
+    await roster.drop(DOMAIN, "d1")
+    rooms.clock.advance(2_000)
+    last_words = rooms.clock.now()
+    for passed in (GONE_AFTER_MS, 24 * 3600 * 1000):
+        rooms.clock.advance(passed)
+        await roster.catch_up(DOMAIN)
+    assert (await folded(rooms, "d1", "radio", 1, last_words))[:2] == ["superseded", "superseded"]
+    assert await rooms.state.shadows.of_device(DOMAIN, "d1") == []
+    assert await folded(rooms, "d1", "radio", 2) == ["applied"] * 4
 
 
 async def test_labels_that_people_wrote_in_another_form_are_none(rooms: Rooms, roster: Roster) -> None:

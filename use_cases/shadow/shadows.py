@@ -26,7 +26,7 @@ from .writer import SHADOWS, Change, ShadowFormat, ShadowWriter
 
 Places = Mapping[str, tuple[int, int]]
 Ends = Callable[[ShadowKey], Awaitable[Places]]
-Removed = Callable[[Sequence[ShadowKey]], Awaitable[frozenset[ShadowKey]]]
+Removed = Callable[[Sequence[ShadowKey]], Awaitable[Mapping[ShadowKey, int]]]
 
 log = structlog.get_logger("iotsphere.shadows")
 
@@ -35,16 +35,17 @@ EXPIRY_PAGE: Final = 500
 ABSENT: Final = "absent"
 
 
-async def nobody(_: Sequence[ShadowKey]) -> frozenset[ShadowKey]:
+async def nobody(_: Sequence[ShadowKey]) -> Mapping[ShadowKey, int]:
     """No device was ever removed."""
-    return frozenset()
+    return {}
 
 
 class Shadows:
     """All shadows of the database. ``form``: how a document's body stands for a shadow.
 
     ``ends``: where the log ends now for what a device sends, by partition, as (epoch, offset). ``removed``: which of
-    these shadows belong to devices that were removed a moment ago, so that their last reports make none anew.
+    these shadows belong to devices that were removed, and until when (ms) such a device may have sent something: that
+    makes none anew, however late it is folded in.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Shadows:
         }
         if absent:  # only who would make a shadow anew is asked about, for that is rare
             removed = await self._removed([reports[place][0] for place in absent])
-            making = [place for place in absent if reports[place][0] not in removed]
+            making = [place for place in absent if reports[place][1].logged_at > removed.get(reports[place][0], -1)]
             answers_of = await self._fold([reports[place] for place in making], _report)
             for place, answer in absent.items():
                 answers[place] = answer._replace(outcome=SUPERSEDED)
