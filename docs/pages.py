@@ -59,7 +59,7 @@ def cell(text: str) -> str:
 def values_of(field: FieldInfo) -> str:
     """The values that a setting takes, for a reader who knows no Python."""
     text = str(field.annotation) if not isinstance(field.annotation, type) else field.annotation.__name__
-    text = re.sub(r"typing\.Annotated\[([\w.]+), .*](?=, \.\.\.)", r"\1", text)  # what limits one item is no word of ours
+    text = re.sub(r"typing\.Annotated\[([\w.]+), .*](?=, \.\.\.)", r"\1", text)  # an item's limits are no words
     if literal := re.search(r"Literal\[(.*?)]", text):
         return ", ".join(f"`{value}`" for value in re.findall(r"'([^']*)'", literal[1]))
     words = {
