@@ -73,6 +73,61 @@ async def test_what_was_refused_is_counted_at_the_start(stage: Stage) -> None:
     await expect(page.locator(".nav [href='#/letters'] .count")).to_have_text("1")
 
 
+async def test_what_wants_attention_is_counted_while_it_happens(stage: Stage) -> None:
+    page = await stage.sign_in()
+    letters, alerts = (page.locator(f".nav [href='#/{name}'] .count") for name in ("letters", "alerts"))
+    await expect(letters).to_have_text("1")
+    await expect(alerts).to_have_count(0)
+    topic = "iotsphere/devices/station-1/telemetry/temperature"
+    await stage.post("/api/v1/messages", {"topic": topic, "payload": {"$where": 2}})
+    await stage.post("/api/v1/messages", {"topic": "iotsphere/system/alerts", "payload": {"title": "hot"}})
+    note = {"title": "Filter is due"}
+    await stage.post("/api/v1/messages", {"topic": "iotsphere/users/operator/notifications", "payload": note})
+    await expect(letters).to_have_text("2")
+    await expect(alerts).to_have_text("2")
+    await page.click("text=Alerts")
+    await expect(page.locator(".note", has_text="Filter is due")).to_be_visible()
+    await expect(alerts).to_have_text("1")  # the alert was looked at, the notification was not read
+    await page.get_by_role("button", name="Mark as read").click()
+    await expect(alerts).to_have_count(0)
+
+
+async def test_health_says_when_its_charts_begin_and_keeps_them(stage: Stage) -> None:
+    page = await stage.sign_in("#/health")
+    await expect(page.locator(".collecting").first).to_contain_text("the first point comes in")
+    await page.wait_for_function("() => document.querySelector('[data-rate=accepted] .reading b').textContent > 0")
+    await expect(page.locator(".collecting")).to_have_count(0)
+    titles = await page.locator(".ledger thead th").all_inner_texts()
+    assert [title.strip() for title in titles[2:]] == [
+        "Accepted", "What became of them", "Applied", "Superseded", "Expired", "Dead lettered", "Lost", "Pending", "Off by",
+    ]  # fmt: skip
+    row = page.locator(".ledger tbody tr", has_text="last-values").first
+    await expect(row.locator("td")).to_have_count(len(titles))
+    assert await row.locator(".zero").count() >= 4
+    await page.click("text=Fleet")
+    await page.wait_for_selector(".fleet")
+    await page.click("text=Health")
+    await page.wait_for_selector(".ledger")
+    await expect(page.locator(".collecting")).to_have_count(0)
+
+
+async def test_a_desired_value_looks_like_what_can_be_changed_and_keys_reach_it(stage: Stage) -> None:
+    page = await stage.sign_in("#/devices/station-1")
+    cell = page.locator("[data-key='/interval'] button.cell")
+    pencil = cell.locator(".icon")
+    await expect(pencil).to_be_visible()
+    assert await pencil.evaluate("icon => getComputedStyle(icon).opacity") == "1"
+    await page.locator("button", has_text="Edit desired").focus()
+    for _ in range(3):  # the keys stand in the order of the alphabet: firmware, then interval
+        await page.keyboard.press("Tab")
+        if await cell.evaluate("cell => cell === document.activeElement"):
+            break
+    await page.keyboard.press("Enter")
+    await expect(page.locator("[data-key='/interval'] input")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(cell).to_be_visible()
+
+
 async def test_a_rewind_begins_with_the_first_message_and_asks_for_no_shadow_that_was_not(stage: Stage) -> None:
     await say(stage, "lone-2", 1)
     page = await stage.sign_in("#/devices/lone-2")

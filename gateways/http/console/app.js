@@ -3,6 +3,7 @@
 import { html, render } from "./vendor/lit/lit-html.js";
 import { ApiError } from "./core/api.js";
 import { open } from "./core/context.js";
+import { Counts, badge } from "./core/counts.js";
 import { span } from "./core/format.js";
 import { go, link, place } from "./core/router.js";
 import * as session from "./core/session.js";
@@ -35,12 +36,10 @@ const STATES = {
   closed: ["bad", "Not connected"],
 };
 
-const COUNTED = 100; // dead letters, at the start
-
 let context = null;
 let leave = new AbortController();
 let shown = null;
-let counts = {};
+let counts = null;
 
 async function begin() {
   root.replaceChildren();
@@ -74,31 +73,17 @@ async function enter() {
     lost = detail.state !== "open";
     beforeNextFrame(frame);
   });
-  context.setCount = (page, number) => {
-    counts = { ...counts, [page]: number };
-    beforeNextFrame(frame);
-  };
+  counts = new Counts(context, () => beforeNextFrame(frame), () => shown?.name);
+  context.setCount = (name, number) => counts?.set(name, number);
   if (!location.hash) history.replaceState(null, "", link("fleet"));
   frame();
   route();
-  if (context.isOperator) countLetters(context);
   return true;
-}
-
-/** What was refused is seen from every page; the page of the letters counts on from there. */
-async function countLetters({ api, notices, setCount, signal }) {
-  try {
-    const { dead_letters: found, before } = await api.get("api/v1/dead-letters", { limit: COUNTED }, signal);
-    if (!signal.aborted && counts.letters === undefined) setCount("letters", before === null ? found.length : `${COUNTED}+`);
-  } catch (error) {
-    if (!signal.aborted) notices.put("letters", "warn", `How many messages were refused is not known: ${error.message}`);
-  }
 }
 
 function signedOut(why) {
   leave.abort();
-  context = shown = null;
-  counts = {};
+  context = shown = counts = null;
   showGate(why);
 }
 
@@ -124,7 +109,7 @@ function frame() {
               ? ""
               : html`<a href=${link(name)} aria-current=${current === name ? "page" : "false"}>
                   ${icon(name)}<span>${title}</span>
-                  ${counts[name] ? html`<span class="count num">${counts[name]}</span>` : ""}
+                  ${counted(name)}
                 </a>`,
           )}
         </nav>
@@ -163,6 +148,11 @@ function frame() {
   );
 }
 
+function counted(name) {
+  const text = badge(counts.of(name));
+  return text ? html`<span class="count num">${text}</span>` : "";
+}
+
 function turnTheme() {
   theme.turn();
   frame();
@@ -180,6 +170,7 @@ function route() {
   leave = new AbortController();
   shown = { name, title: known.title, up: isDevice ? link("fleet") : null };
   document.title = `${known.title} · IoTSphere`;
+  if (name === "alerts") counts.set("alerts", 0);
   frame();
   const old = document.getElementById("page");
   const next = document.createElement("div"); // a page never inherits what another has drawn

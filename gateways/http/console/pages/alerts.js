@@ -93,7 +93,7 @@ export function alerts(root, { api, domain, leave, listen, me, setCount }) {
     });
 
   function told_() {
-    if (user === me.name) setCount("alerts", [...notes.values()].filter((one) => !one.read).length);
+    if (user === me.name) setCount("notes", [...notes.values()].filter((one) => !one.read).length);
     update();
   }
 

@@ -93,8 +93,8 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
                 @input=${(event) => (editing.text = event.target.value)} @keydown=${escape} />
               <button class="button small primary">Save</button>
             </form>${editing.problem ? html`<p class="problem" role="alert">${editing.problem}</p>` : ""}`
-          : html`<button class="cell" ?disabled=${Boolean(past)} title="Change what is desired" @click=${() => editOne(path, shown)}>
-              ${value(at(shown.desired, path))}${icon("edit")}<span class="sr">change</span>
+          : html`<button class="cell" ?disabled=${Boolean(past)} title="Change what is desired of ${text.slice(1)}" @click=${() => editOne(path, shown)}>
+              <span>${value(at(shown.desired, path))}</span>${icon("edit")}<span class="sr">change</span>
             </button>`}
       </td>
       <td>${waits || wish?.status === "refused"

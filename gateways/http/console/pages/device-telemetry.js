@@ -54,8 +54,7 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
   );
 
   function figure(metric, series, ink) {
-    const now = seconds();
-    const bounds = series.bounds(now - minutes * 60, now);
+    const bounds = series.bounds(seconds() - minutes * 60);
     return html`<figure class="card figure" data-metric=${metric} .series=${series}>
       <header>
         <span class="swatch s${ink}"></span><h3 class="ellipsis grow">${metric}</h3>

@@ -94,7 +94,7 @@ export function explorer(root, context) {
   const line = (message) => html`<div class="line message-line" role="listitem" tabindex="0" aria-selected=${message === chosen}
       @click=${() => choose(message)} @keydown=${(event) => event.key === "Enter" && choose(message)}>
       <span class="muted small num">${moment(message.metadata.timestamp)}</span>
-      <span class="mono ellipsis topic">${message.metadata.topic}</span>
+      <span class="mono ellipsis topic" title=${message.metadata.topic}>${message.metadata.topic.slice(domain.length + 1)}</span>
       <span class="mono ellipsis">${brief(message.payload, 160)}</span>
     </div>`;
 

@@ -9,7 +9,10 @@ import { Chart, Series } from "../parts/chart.js";
 import { icon } from "../parts/icons.js";
 
 const EVERY_MS = 2_000;
+const FIRST_MS = 1_100; // the gateway works its figures out once a second
 const SHOWN_S = 300;
+const LEAST_SHOWN_S = 30;
+const SECONDS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const RATES = {
   accepted: ["Accepted", "iotsphere_accepted_total", 1],
   delivered: ["Delivered", "iotsphere_delivered_total", 2],
@@ -17,10 +20,14 @@ const RATES = {
 };
 const PARTS = ["applied", "superseded", "expired", "dead_lettered", "lost", "pending"];
 
+const seen = new WeakMap(); // api of a session -> what this page saw earlier, which a later visit goes on with
+
 export function health(root, { api, leave }) {
-  const series = new Map(Object.keys(RATES).map((name) => [name, new Series()]));
+  if (!seen.has(api)) seen.set(api, new Map(Object.keys(RATES).map((name) => [name, new Series()])));
+  const series = seen.get(api);
   let figures = new Map();
   let before = null;
+  let next = performance.now() + FIRST_MS;
   let ledger = null;
   let problem = "";
 
@@ -41,8 +48,9 @@ export function health(root, { api, leave }) {
       <div class="charts">
         ${Object.entries(RATES).map(
           ([name, [title, , ink]]) => html`<figure class="card figure" data-rate=${name}>
-            <header><span class="swatch s${ink}"></span><h3 class="grow">${title}</h3><span class="reading num"><b>${number(Math.round(series.get(name).last ?? 0))}</b> <span class="muted">/ s</span></span></header>
+            <header><span class="swatch s${ink}"></span><h3 class="grow">${title}</h3><span class="reading num"><b>${before?.rates ? number(Math.round(before.rates.get(name) ?? 0)) : "–"}</b> <span class="muted">/ s</span></span></header>
             <div class="plot" role="img" aria-label="${title} a second over the last five minutes"></div>
+            ${series.get(name).times.length ? "" : html`<p class="collecting small muted">${problem ? "No figures" : `Collecting: the first point comes in ${SECONDS.format(Math.max(0.1, (next - performance.now()) / 1000))} s`}</p>`}
           </figure>`,
         )}
       </div>
@@ -50,10 +58,10 @@ export function health(root, { api, leave }) {
         <header><h2>Ledger</h2><span class="muted small grow">accepted = applied + superseded + expired + dead-lettered + lost + pending</span></header>
         <div class="body scroll-x">
           <table class="ledger">
-            <thead><tr><th>Reader</th><th>Channel</th><th class="right">Accepted</th><th>What became of them</th><th class="right">Pending</th><th class="right">Lost</th><th class="right">Off by</th></tr></thead>
+            <thead><tr><th>Reader</th><th>Channel</th><th class="right">Accepted</th><th>What became of them</th>
+              ${PARTS.map((name) => html`<th class="right"><span class="swatch p-${name}"></span>${words(name)}</th>`)}<th class="right">Off by</th></tr></thead>
             <tbody>${(ledger?.readers ?? []).map(reader)}</tbody>
           </table>
-          <p class="legend small muted">${PARTS.map((name) => html`<span class="row"><span class="swatch p-${name}"></span>${words(name)}</span>`)}</p>
         </div>
       </section>
       <div class="split">
@@ -85,9 +93,9 @@ export function health(root, { api, leave }) {
   function reader(row) {
     return html`<tr>
     <td class="mono">${row.reader}${row.kind === "group" ? html` <span class="badge">group</span>` : ""}</td>
-    <td>${row.channel}</td><td class="right num">${count(row.accepted)}</td>
+    <td>${row.channel}</td><td class="right num">${quiet(row.accepted)}</td>
     <td class="wide">${bar(row)}</td>
-    <td class="right num">${count(row.pending)}</td><td class="right num ${row.lost ? "bad" : ""}">${count(row.lost)}</td>
+    ${PARTS.map((name) => html`<td class="right num ${name === "lost" && row.lost ? "bad" : ""}">${quiet(row[name])}</td>`)}
     <td class="right num ${row.imbalance ? "bad" : "ok"}">${count(row.imbalance)}</td></tr>`;
   }
 
@@ -107,25 +115,22 @@ export function health(root, { api, leave }) {
   function draw() {
     const now = Date.now() / 1000;
     for (const [name, [, , ink]] of Object.entries(RATES)) {
+      const { times } = series.get(name);
       if (!drawn.has(name))
         drawn.set(name, new Chart(root.querySelector(`[data-rate=${name}] .plot`), series.get(name), `--series-${ink}`, leave, 0));
       drawn.get(name).changed();
-      drawn.get(name).draw(now - SHOWN_S, now);
+      drawn.get(name).draw(Math.max(now - SHOWN_S, Math.min(times[0] ?? now, now - LEAST_SHOWN_S)), now);
     }
   }
 
   async function look() {
+    next = performance.now() + (before ? EVERY_MS : FIRST_MS);
     try {
       const [text, told] = await Promise.all([api.text("metrics", leave), api.get("api/v1/ledger", {}, leave)]);
       const now = performance.now();
       figures = families(text);
       ledger = told;
-      for (const [name, [, metric]] of Object.entries(RATES)) {
-        const past = before?.figures.get(metric);
-        const rate = ((one(metric) - past) / (now - before?.at)) * 1000;
-        if (past !== undefined && rate >= 0) series.get(name).put(Date.now(), rate);
-      }
-      before = { figures, at: now };
+      before = { figures, at: now, rates: before && ratesSince(before, now) };
       problem = "";
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -135,8 +140,26 @@ export function health(root, { api, leave }) {
     draw();
   }
 
+  /** Each rate since an earlier look; what a restart has set back has none. */
+  function ratesSince(earlier, now) {
+    const rates = new Map();
+    for (const [name, [, metric]] of Object.entries(RATES)) {
+      const rate = ((one(metric) - (earlier.figures.get(metric) ?? 0)) / (now - earlier.at)) * 1000;
+      if (rate < 0) continue;
+      rates.set(name, rate);
+      series.get(name).put(Date.now(), rate);
+    }
+    return rates;
+  }
+
   look();
-  every(EVERY_MS, leave, look);
+  setTimeout(() => {
+    if (leave.aborted) return;
+    look();
+    every(EVERY_MS, leave, look);
+  }, FIRST_MS);
 }
 
+/** A number that does not catch the eye where it is nothing. */
+const quiet = (number) => (number ? count(number) : html`<span class="zero">0</span>`);
 const svgPart = (name, x, width) => svg`<rect class="p-${name}" x=${x} y="0" width=${width} height="8" />`;

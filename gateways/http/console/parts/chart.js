@@ -35,15 +35,13 @@ export class Series {
     return this.values.at(-1);
   }
 
-  /** Least and greatest value of a range of seconds. */
-  bounds(from, to) {
+  /** Least and greatest value since a time in seconds. */
+  bounds(from) {
     let low = Infinity;
     let high = -Infinity;
     for (let i = this.times.length - 1; i >= 0 && this.times[i] >= from; i -= 1) {
-      const value = this.values[i];
-      if (this.times[i] > to || value === null) continue;
-      low = Math.min(low, value);
-      high = Math.max(high, value);
+      low = Math.min(low, this.values[i]);
+      high = Math.max(high, this.values[i]);
     }
     return low <= high ? [low, high] : null;
   }
@@ -55,7 +53,7 @@ export class Chart {
   #inSight = true;
   #changed = true;
 
-  /** `floor`: what the y axis begins with at the latest. */
+  /** `floor`: what the y axis begins with at the latest; then it reaches one above it at least. */
   constructor(root, series, ink, signal, floor = Infinity) {
     this.#series = series;
     const width = () => Math.max(120, root.clientWidth);
@@ -144,5 +142,6 @@ function padded(low, high, floor) {
   if (low === null || high === null) return [0, 1];
   const least = Math.min(low, floor);
   const reach = high - least || Math.abs(high) * 0.1 || 1;
-  return [least === floor ? floor : least - reach * 0.15, high + reach * 0.15];
+  if (least !== floor) return [least - reach * 0.15, high + reach * 0.15];
+  return [floor, Math.max(floor + 1, high + reach * 0.15)];
 }
