@@ -1,4 +1,4 @@
-"""A window of the newest numbers that knows its median and spread at any time; one wild number moves neither."""
+"""What is usual of numbers: their median and spread, which one wild number does not move, and how far they went before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 NORMAL: Final = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
 MEAN_NORMAL: Final = 1.2533  # mean absolute deviation, likewise
+BLOCKS: Final = 16
+WILDEST: Final = 2
 
 
 class Usual(NamedTuple):
@@ -45,6 +47,8 @@ class Window:
     def usual(self) -> Usual:
         """Median and spread. When more than half are equal, their MAD is 0, and the mean distance stands in."""
         ordered = self._ordered
+        if not ordered:
+            return Usual(0.0, 0.0)
         half, odd = divmod(len(ordered), 2)
         median = ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2
         spread = NORMAL * _deviation(ordered, median)
@@ -67,3 +71,35 @@ def _deviation(ordered: list[float], median: float) -> float:
         else:
             high = middle
     return max(median - ordered[low], ordered[low + count - 1] - median)
+
+
+class Extremes:
+    """How far numbers go now and then: the greatest of each of the last blocks, of which the two wildest do not count.
+
+    A spread says nothing of a metric that mostly rests and sometimes leaps (block maxima: Gumbel 1958).
+    """
+
+    __slots__ = ("_block", "_count", "_greatest", "_open")
+
+    def __init__(self, block: int, stored: Iterable[float] = ()) -> None:
+        self._block = block
+        count, self._open, *self._greatest = tuple(stored) or (0.0, 0.0)
+        self._count = int(count)
+
+    def add(self, distance: float) -> None:
+        """Take in how far a number was from where it was expected, which is at least 0."""
+        self._open = max(self._open, distance)
+        self._count += 1
+        if self._count >= self._block:
+            self._greatest = [*self._greatest, self._open][-BLOCKS:]
+            self._count, self._open = 0, 0.0
+
+    def usual(self) -> float:
+        """The greatest distance that is usual; 0 before a block is full."""
+        ordered = sorted(self._greatest, reverse=True)
+        return ordered[min(WILDEST, len(ordered) - 1)] if ordered else 0.0
+
+    @property
+    def stored(self) -> tuple[float, ...]:
+        """Everything that is known, for another one to go on with."""
+        return (float(self._count), self._open, *self._greatest)

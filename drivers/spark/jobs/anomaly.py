@@ -32,24 +32,27 @@ OPTIONS: Final = (
     Option("warm_up", _RULE.warm_up, "readings of a metric before anything is judged"),
     Option("high", _RULE.high, "robust standard deviations beyond which a reading is far out"),
     Option("low", _RULE.low, "robust standard deviations within which it is near again"),
-    Option("confirm", _RULE.confirm, "readings in a row that must be far out"),
+    Option("confirm", _RULE.confirm, "so many of the last readings must be far out"),
+    Option("within", _RULE.within, "how many last readings those are, 32 at most"),
+    Option("sure", _RULE.sure, "times high beyond which a single reading is enough; 0 = never"),
+    Option("margin", _RULE.margin, "times as far as a metric goes in its wilder hours that is far out"),
     Option("calm", _RULE.calm, "readings in a row that must be near again"),
     Option("hold_s", _RULE.hold_s, "seconds for which they must be so"),
     Option("stuck", 20, "equal readings in a row that are an alert where a metric changed before; 0 = never"),
     Option("old_s", 600, "seconds after which a reading is too old to raise anything"),
 )
+RULES: Final = tuple(option.name for option in OPTIONS if option.name != "old_s")
 
 
 def rule_of(run: Run) -> DetectorRule:
     """What the options say. Raises RequestInvalid."""
-    chosen = {
-        name: run.options[name] for name in ("window", "warm_up", "high", "low", "confirm", "calm", "hold_s", "stuck")
-    }
-    rule = DetectorRule(**chosen)
+    rule = DetectorRule(**{name: run.options[name] for name in RULES})
     if not 8 <= rule.warm_up <= rule.window <= 10_000:
         raise RequestInvalid("window and warm_up make no sense: 8 <= warm_up <= window <= 10000")
     if not 0 < rule.low < rule.high or rule.confirm < 1 or rule.calm < 1 or rule.hold_s < 0 or rule.stuck < 0:
         raise RequestInvalid("the borders make no sense: 0 < low < high, confirm and calm at least 1, none below 0")
+    if not rule.confirm <= rule.within <= 32 or rule.sure < 0 or rule.margin < 0:
+        raise RequestInvalid("the borders make no sense: confirm <= within <= 32, sure and margin at least 0")
     return rule
 
 
@@ -130,7 +133,7 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  a
 
 JOB: Final = Job(
     name="anomaly",
-    version=1,
+    version=2,
     transform=transform,
     write=write,
     stateful=True,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
-import warnings
-from collections.abc import Iterable, Sequence
-from itertools import cycle, islice
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, cycle, islice
 
 import pytest
-from bokeh_sampledata.glucose import data as glucose
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vega_datasets import data as vega
 
-from iotsphere.entities.analytics.detector import CLEARED, RAISED, Detector, DetectorRule, Verdict
+from bench.spark_alerts import HELD_OUT, Series, measured, raised, score, temperatures
+from iotsphere.entities.analytics.detector import CLEARED, JUMP, RAISED, Detector, DetectorRule, Verdict
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -64,9 +63,11 @@ def test_nothing_is_judged_before_it_is_known() -> None:
 
 
 def test_confirmation_and_duration() -> None:
-    twice = DetectorRule(window=48, warm_up=16, confirm=2)
+    twice = DetectorRule(window=48, warm_up=16, sure=0)
     assert changes([*CALM, 60, *CALM[:9]], twice) == []
     assert changes([*CALM, 60, 61, *CALM[:9]], twice)[0][:2] == (61, RAISED)
+    assert changes([*CALM, 60, CALM[0], 61, *CALM[:9]], twice)[0][:2] == (62, RAISED)
+    assert changes([*CALM, 60, *CALM[:2], 61, *CALM[:9]], twice) == []
     long = DetectorRule(window=48, warm_up=16, hold_s=3)
     assert changes([*CALM, 60, 61, 62, *CALM[:9]], long) == []
     found = run([*CALM, 60, 61, 62, 63, *CALM[:19]], long)
@@ -97,6 +98,38 @@ def test_a_sensor_with_steps_is_not_blamed_for_one() -> None:
     assert changes([*islice(cycle([20.0] * 7 + [20.5]), 200), 40.0, *[20.0] * 9])[0][:2] == (200, RAISED)
 
 
+def test_what_a_metric_does_now_and_then_is_no_alert_once_it_is_known() -> None:
+    """A pump that runs for three of forty minutes; and one day it does what it never did."""
+    pump = [value + one for value, one in zip(islice(cycle([0.0] * 37 + [1_500.0] * 3), 2_000), cycle([1, 2, 3]))]
+    assert [number for number, _, _ in changes(pump, DetectorRule()) if number > 500] == []
+    assert changes([*pump, 9_000.0, *pump[:30]], DetectorRule())[-2:] == [
+        (2_000, RAISED, "level"),
+        (2_005, CLEARED, "level"),
+    ]
+
+
+def test_a_spike_inside_a_wide_swing_is_a_jump() -> None:
+    swing = [round(18 + 9 * math.sin(step / 48 * math.pi) + NOISE.gauss(0, 0.1), 1) for step in range(96 * 5)]
+    assert changes(swing, DetectorRule()) == []
+    swing[300] -= 8
+    assert changes(swing, DetectorRule()) == [(300, RAISED, "jump"), (306, CLEARED, "jump")]
+
+
+def test_after_an_interruption_nobody_knows_what_was_nearby() -> None:
+    """A metric that drifts, and is at quite another place when it comes again after a day."""
+    walk = list(accumulate(NOISE.gauss(0, 1) for _ in range(400)))
+    rule = DetectorRule(high=4.0, margin=1.0, sure=1.0)
+    for apart, expected in ((SECOND, [(400, RAISED, "jump")]), (86_400 * SECOND, [])):
+        detector = Detector(rule)
+        times = [*range(400), *(400 + apart // SECOND + more for more in range(3))]
+        for at, value in zip(times, [*walk, *[walk[-1] + 9] * 3], strict=True):
+            verdict = detector.take(value, at * SECOND)
+            if at >= 400 and verdict:
+                assert expected
+                assert (verdict.change, verdict.kind) == expected[0][1:]
+        assert detector.raised == (JUMP if expected else "")
+
+
 def test_old_news_tell_what_is_usual_and_raise_nothing() -> None:
     detector = Detector(RULE)
     for number, value in enumerate([*CALM, 90.0, 90.0]):
@@ -125,55 +158,33 @@ def test_alerts_are_raised_and_cleared_in_turn(values: list[float]) -> None:
     assert found == [RAISED, CLEARED] * (len(found) // 2) + [RAISED] * (len(found) % 2)
 
 
-# How good it is, on measured values with faults planted into them
+# How good it is, on measured values, with kinds of faults that its defaults were not chosen on; see bench.spark_alerts
 
 
-def measured(name: str) -> list[float]:
-    noise = random.Random(3)
-    if name == "glucose":
-        return [float(value) for value in glucose["glucose"].iloc[:9_000]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the package's way of reading dates
-        temperatures = (vega.seattle_temps() if name == "seattle" else vega.sf_temps())["temp"]
-    return [round(float(value) + noise.gauss(0, 0.3), 1) for value in temperatures]
+@pytest.fixture(scope="module")
+def real() -> Mapping[str, Series]:
+    return measured()
 
 
-def plant(values: Sequence[float], size: float, seed: int) -> tuple[list[float], list[tuple[str, int, int]]]:
-    """Spikes, stuck values and drifts; and where they are, as kind, first and end."""
-    chance, made, at = random.Random(seed), list(values), 400
-    labels: list[tuple[str, int, int]] = []
-    while at < len(made) - 200:
-        kind, sign = ("spike", "stuck", "drift")[len(labels) % 3], chance.choice((-1, 1))
-        length = {"spike": chance.randint(1, 3), "stuck": chance.randint(30, 60), "drift": 40}[kind]
-        height = sign * chance.uniform(1, 2) * size
-        for step in range(length):
-            change = {"spike": height, "stuck": made[at] - made[at + step], "drift": height * step / 8}[kind]
-            made[at + step] += change
-        labels.append((kind, at, at + length))
-        at += length + chance.randint(150, 260)
-    return made, labels
+@pytest.mark.parametrize("city", ["sf", "seattle"])
+def test_the_stations_of_the_demonstration_raise_nothing(city: str) -> None:
+    """A year of hourly temperatures, twice, as each station sends them again and again."""
+    year = temperatures(city).values
+    assert raised([*year, *year], [HOUR * hour for hour in range(2 * len(year))]) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "false_alerts", "recall"),
+    ("name", "part", "quiet", "least"),
     [
-        ("seattle", 20.0, 0, {"spike": 0.75, "stuck": 1.0, "drift": 1.0}),
-        ("sf", 20.0, 0, {"spike": 0.9, "stuck": 1.0, "drift": 1.0}),
-        ("glucose", 150.0, 30, {"spike": 0.8, "stuck": 0.5, "drift": 1.0}),  # meals are jumps too
+        ("sf", (0.0, 1.0), 0, (1.0, 0.9)),
+        ("sea", (0.5, 1.0), 4, (0.9, 1.0)),
+        ("glucose", (0.5, 0.75), 12, (0.7, 1.0)),  # meals are jumps too
     ],
 )
-def test_quality_on_measured_values(name: str, size: float, false_alerts: int, recall: dict[str, float]) -> None:
-    rule = DetectorRule(stuck=20)
-    values = measured(name)
-    faulty, labels = plant(values, size, seed=7)
-    raised = [number for number, verdict in run(faulty, rule, HOUR) if verdict.change == RAISED]
-    found = {kind: [0, 0] for kind in recall}
-    true = set()
-    for kind, first, end in labels:
-        hits = {number for number in raised if first <= number < end + 6}
-        true |= hits
-        found[kind][0] += bool(hits)
-        found[kind][1] += 1
-    assert len(raised) - len(true) <= false_alerts
-    for kind, (caught, planted) in found.items():
-        assert caught / planted >= recall[kind], (kind, caught, planted)
+def test_quality_on_measured_values(
+    real: Mapping[str, Series], name: str, part: tuple[float, float], quiet: int, least: tuple[float, float]
+) -> None:
+    found = score(real[name].part(*part), HELD_OUT, seed=101)
+    assert found.quiet <= quiet, found
+    assert found.precision >= least[0], found
+    assert found.recall >= least[1], found
