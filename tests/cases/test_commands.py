@@ -171,3 +171,44 @@ async def test_commands_survive_kill_9_and_run_once(gateway: Gateway) -> None:
         assert [entry["payload"]["n"] for entry in told] == [0, 1, 2, 3, 4, 5]
         readers = (await api.get("/api/v1/ledger")).json()["readers"]
         assert {reader["imbalance"] for reader in readers} == {0}
+
+
+async def test_a_rollout_that_too_many_devices_fail_is_aborted_and_taken_back(gateway: Gateway) -> None:
+    """Half of what is over may fail here, and more may not: the first failure lets it go on, the second ends it."""
+    names = ["abort-a", "abort-b", *(f"abort-c{number}" for number in range(6)), "abort-d", "abort-e1", "abort-e2"]
+    known = {who.device_id: who for who in await gateway.add_devices(names)}
+    order = {
+        "kind": "command", "payload": {"action": "update"}, "filter": {"glob": "abort-*"}, "rate": 120,
+        "abort_percent": 60, "abort_minimum": 2,
+    }  # fmt: skip
+    async with (
+        gateway.api() as api,
+        twin(gateway, known["abort-a"], honours=True) as good,
+        twin(gateway, known["abort-b"]) as bad,
+        twin(gateway, known["abort-d"]) as worse,
+    ):
+        for device in names:  # so that the roster has them now
+            assert (await api.patch(f"/api/v1/devices/{device}/labels", json={"labels": {}})).status_code == 200
+        made = await api.post("/api/v1/rollouts", json=order)
+        assert made.status_code == 200, made.text
+        path = f"/api/v1/rollouts/{made.json()['rolloutId']}"
+        for device in (bad, worse):  # what is over is counted every two seconds; between these two lie three and more
+            await device.until("commands/request", 1)
+            await device.answer(device.heard[0][2], {"status": "failed", "reason": "no space"})
+        deadline = asyncio.get_running_loop().time() + 30
+        while (found := (await api.get(path)).json())["state"] == "running":
+            assert asyncio.get_running_loop().time() < deadline, found
+            await asyncio.sleep(0.05)
+        assert (found["state"], found["total"]) == ("aborted", 11)
+        while (found := (await api.get(path)).json())["counts"].get("queued"):
+            assert asyncio.get_running_loop().time() < deadline, found
+            await asyncio.sleep(0.05)
+        assert found["counts"] == {"succeeded": 1, "failed": 2, "cancelled": found["issued"] - 3}
+        assert found["issued"] >= 9
+        assert len(good.heard) == 1
+        async with twin(gateway, known["abort-c0"]) as late:  # it was offline, and is spared
+            sent = await api.post("/api/v1/devices/abort-c0/commands", json={"payload": {"action": "ping"}})
+            assert sent.status_code == 200
+            assert await late.until("commands/request", 1) == [{"action": "ping"}]
+        again = await api.post(f"{path}/resume")
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
