@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
-from .documents import fitted, whole
+from .documents import at_schema, fitted, whole
 
 ACCEPTED: Final = "accepted"
 QUEUED: Final = "queued"
@@ -190,8 +190,9 @@ def body_of(command: Command) -> dict[str, Any]:
 
 
 def command_of(body: Mapping[str, Any]) -> Command:
-    """Read a document. Raises ValueError for one that is no command: people can write documents too."""
-    known = fitted(body, _FORM, _NEEDED)
+    """Read a document. Raises ValueError for one that is no command, since people can write documents too, and
+    DocumentNewer."""
+    known = fitted(at_schema(body, "the command"), _FORM, _NEEDED)
     if known["state"] not in STATES:
         raise ValueError(f"{known['state'][:40]!a} is no state")
     known["steps"] = tuple(map(_step, known.get("steps", ())))

@@ -9,7 +9,8 @@ IotSphereError
 │   ├── Forbidden              forbidden
 │   │   └── NotFound           not_found ("not found" and "not allowed" read the same)
 │   ├── RequestInvalid         request_invalid
-│   │   └── CertificateRejected certificate_rejected (a file of certificates that cannot be used)
+│   │   ├── CertificateRejected certificate_rejected (a file of certificates that cannot be used)
+│   │   └── DocumentNewer      document_newer (written by a later version of the gateway than this one)
 │   ├── CursorInvalid          cursor_invalid
 │   ├── UnknownDomain          unknown_domain
 │   └── Conflict               conflict
@@ -111,6 +112,12 @@ class CertificateRejected(RequestInvalid):
     """A certificate, key or revocation list that cannot be used; the message names the file."""
 
     code = "certificate_rejected"
+
+
+class DocumentNewer(RequestInvalid):
+    """A document of the database in a schema that this gateway does not know; it is neither read nor changed."""
+
+    code = "document_newer"
 
 
 class CursorInvalid(Refused):

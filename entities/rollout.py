@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from .documents import fitted
+from .documents import at_schema, fitted
 
 KINDS: Final = ("command", "desired")
 RESOLVING: Final = "resolving"
@@ -120,8 +120,9 @@ def body_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_of(body: Mapping[str, Any]) -> Rollout:
-    """Read a document. Raises ValueError for one that is no rollout: people can write documents too."""
-    known = fitted(body, _FORM, _NEEDED)
+    """Read a document. Raises ValueError for one that is no rollout, since people can write documents too, and
+    DocumentNewer."""
+    known = fitted(at_schema(body, "the rollout"), _FORM, _NEEDED)
     if known["kind"] not in KINDS or known.get("state", RESOLVING) not in STATES:
         raise ValueError(
             f"{known['kind'][:40]!a} and {str(known.get('state'))[:40]!a} are no kind and state of a rollout"

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
-from ..entities.documents import whole
+import structlog
+
+from ..entities.documents import is_newer, whole
+from ..entities.errors import DocumentNewer
 from ..entities.fleet import FleetFilter
 from .ports.database import Body, Collection, Database, Stored
 from .shadow.shadows import Shadows
+
+log = structlog.get_logger("iotsphere.fleet")
 
 DEVICES: Final = Collection("devices")
 PAGE: Final = 500
@@ -58,13 +63,21 @@ def is_leaving(body: Body) -> bool:
     return "removedAt" in body
 
 
+def is_present(row: Stored) -> bool:
+    """Whether a row of the roster is a device's that may be selected; one that a newer gateway wrote is passed over."""
+    if is_newer(row.body):
+        log.warning("document_passed_over", document=row.key, code=DocumentNewer.code)
+        return False
+    return not is_leaving(row.body)
+
+
 def removed_at(body: Body) -> int:
     """When a device that is leaving was removed (ms since 1970)."""
     return whole(body.get("removedAt")) or 0
 
 
 def _present(rows: Sequence[Stored]) -> Mapping[str, Mapping[str, Any]]:
-    return {row.key.partition("/")[2]: _labels(row.body) for row in rows if not is_leaving(row.body)}
+    return {row.key.partition("/")[2]: _labels(row.body) for row in rows if is_present(row)}
 
 
 def _labels(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from ..entities.documents import at_schema, is_newer
 from ..entities.errors import Conflict, NotFound, RequestInvalid
 from .access.devices import Devices
-from .fleet import DEVICES, GONE_AFTER_MS, is_leaving, removed_at
+from .fleet import DEVICES, GONE_AFTER_MS, is_leaving, is_present, removed_at
 from .ports.clock import Clock
 from .ports.database import Database, Stored, Write
 
@@ -55,6 +56,8 @@ class Roster:
             raise NotFound
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
+        if stored is not None:
+            at_schema(stored.body, f"the roster's row of {device!a}")
         known = {} if stored is None or is_leaving(stored.body) else labels_of(stored)
         known.update((name, value) for name, value in labels.items() if value is not None)
         for name in [name for name, value in labels.items() if value is None]:
@@ -71,6 +74,8 @@ class Roster:
         """
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
+        if stored is not None:
+            at_schema(stored.body, f"the roster's row of {device!a}")
         if stored is None or not is_leaving(stored.body):
             leaving = {**self._body(domain, device, {}), "removedAt": self._clock.now()}
             await self._database.put(DEVICES.name, Write(key, stored, leaving))
@@ -80,7 +85,7 @@ class Roster:
     async def labels(self, domain: str, devices: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """The labels of devices by id; those that are not on the roster are left out."""
         stored = await self._database.get_many(DEVICES.name, [f"{domain}/{device}" for device in devices])
-        there = {key.partition("/")[2]: each for key, each in stored.items() if not is_leaving(each.body)}
+        there = {key.partition("/")[2]: each for key, each in stored.items() if is_present(each)}
         return {device: labels_of(each) for device, each in there.items()}
 
     async def run(self) -> None:
@@ -101,7 +106,7 @@ class Roster:
             writes = [
                 Write(f"{domain}/{device}", row, self._body(domain, device, {}))
                 for device, row in rows.items()
-                if row is None or is_leaving(row.body)
+                if row is None or (is_leaving(row.body) and not is_newer(row.body))
             ]
             await self._database.write(DEVICES.name, writes)
             found += len(writes)
@@ -109,7 +114,7 @@ class Roster:
         after = f"{domain}/"
         while listed := await self._database.scan(DEVICES.name, f"{domain}/", after, PAGE):
             for stored in listed:
-                if FORGOTTEN in stored.body and self._is_remembered(stored):
+                if is_newer(stored.body) or (FORGOTTEN in stored.body and self._is_remembered(stored)):
                     continue
                 if await self._devices.known(domain, stored.key.partition("/")[2]) is None:
                     try:

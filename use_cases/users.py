@@ -7,8 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..entities.documents import whole
-from ..entities.errors import Conflict, MessageRefused, NotFound, VersionConflict
+import structlog
+
+from ..entities.documents import at_schema, is_newer, whole
+from ..entities.errors import Conflict, DocumentNewer, MessageRefused, NotFound, VersionConflict
 from ..entities.merge_patch import merge, same
 from ..entities.shadow import json_size
 from .ports.clock import Clock
@@ -24,6 +26,8 @@ NOTIFICATIONS: Final = Collection(
     expires="removeAt",
 )
 PREFERENCES: Final = Collection("preferences", watched=True)
+log = structlog.get_logger("iotsphere.users")
+
 KEPT_MS: Final = 90 * 24 * 3600 * 1000
 KEPT_AFTER_READING_MS: Final = 7 * 24 * 3600 * 1000
 MAX_PREFERENCES_BYTES: Final = 64 * 1024
@@ -80,20 +84,21 @@ class Notifications:
     async def unread(self, domain: str, user: str, after: int = 0, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """What the user has not read, oldest first, from later than ``after`` (ms)."""
         found = await self._database.find(NOTIFICATIONS.name, "unread", (domain, user, True), after=after, limit=limit)
-        return [_readable(stored) for stored in found]
+        return _readable_ones(found)
 
     async def all(self, domain: str, user: str, after: int = 0, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """All that is kept for the user, oldest first."""
         found = await self._database.find(NOTIFICATIONS.name, "of_user", (domain, user), after=after, limit=limit)
-        return [_readable(stored) for stored in found]
+        return _readable_ones(found)
 
     async def read(self, domain: str, user: str, notification_id: str) -> Mapping[str, Any]:
-        """Mark one as read; its user's other sessions are told. Repeating is safe. Raises NotFound."""
+        """Mark one as read; its user's other sessions are told. Repeating is safe. Raises NotFound, DocumentNewer."""
         key = f"{domain}/{user}/{notification_id}"
         while True:
             stored = await self._database.get(NOTIFICATIONS.name, key)
             if stored is None:
                 raise NotFound
+            at_schema(stored.body, f"the notification {notification_id!a}")
             if not stored.body.get("unread"):
                 return _readable(stored)
             now = self._clock.now()
@@ -102,6 +107,14 @@ class Notifications:
             (outcome,) = await self._database.write(NOTIFICATIONS.name, [Write(key, stored, body)])
             if outcome.done:
                 return _readable(stored._replace(body=body))
+
+
+def _readable_ones(found: Sequence[Stored]) -> list[Mapping[str, Any]]:
+    """Without those that a newer gateway wrote, of which the log is told."""
+    for stored in found:
+        if is_newer(stored.body):
+            log.warning("document_passed_over", document=stored.key, code=DocumentNewer.code)
+    return [_readable(stored) for stored in found if not is_newer(stored.body)]
 
 
 def _readable(stored: Stored) -> Mapping[str, Any]:
@@ -118,7 +131,7 @@ class Preferences:
         self._clock = clock
 
     async def get(self, domain: str, user: str) -> Mapping[str, Any]:
-        """``preferences``, ``version`` (0: never set) and the like."""
+        """``preferences``, ``version`` (0: never set) and the like. Raises DocumentNewer."""
         stored = await self._database.get(PREFERENCES.name, f"{domain}/{user}")
         body: Mapping[str, Any] = stored.body if stored is not None else {}
         preferences, version = _preferences(body)
@@ -173,6 +186,7 @@ class Preferences:
 
 
 def _preferences(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-    """What a document says; what people have written there in another form counts as nothing."""
+    """What a document says; what people have written there in another form counts as nothing. Raises DocumentNewer."""
+    body = at_schema(body, "this document of preferences")
     preferences, version = body.get("preferences"), body.get("version")
     return preferences if type(preferences) is dict else {}, whole(version) or 0

@@ -13,8 +13,8 @@ from typing import Final
 import orjson
 
 from ...entities.command import Command, command_of
-from ...entities.documents import whole
-from ...entities.errors import IotSphereError
+from ...entities.documents import at_schema, whole
+from ...entities.errors import DocumentNewer, IotSphereError
 from ...entities.message import Record
 from ...entities.shadow import shadow_key
 from ...entities.shadow_changes import DATABASE
@@ -32,6 +32,7 @@ from .mapping import ChangeMap, Row, source_of
 
 OWN_CHANNELS: Final = frozenset(("shadow", "commands", "users", "system"))
 UNKEPT: Final = -1  # the number of that alert among the messages of its change
+_OWN: Final = frozenset(("shadows", "commands", "notifications", "preferences"))
 OWN_NOTIFICATIONS: Final = source_of("notifications")
 
 # What a document that people have written can make of code that reads it.
@@ -41,6 +42,7 @@ _REMEDY: Final = "the document does not have the form that its collection has; m
 _DAMAGE_REMEDY: Final = (
     "it was read with null or U+FFFD in that place, and is kept so when it changes; write what was meant"
 )
+_NEWER_REMEDY: Final = "run the newer version of the gateway here too; until then it tells of this document"
 _MAPPED_REMEDY: Final = "mend the document, or the entry of its collection in the changes_file"
 
 
@@ -79,6 +81,8 @@ class DatabaseChangeAdapter:
     def records(self, change: Change) -> Sequence[Record]:
         """The messages of a change, in order. What a stranger wrote and cannot be told becomes an alert instead."""
         try:
+            if change.after is not None and change.collection in _OWN:
+                at_schema(change.after, "the document")
             rows = self._rows[change.collection](change)
             records = [self._record(change, number, row) for number, row in enumerate(rows)]
             return [*records, self._damage(change, len(rows))] if change.mended else records
@@ -86,6 +90,8 @@ class DatabaseChangeAdapter:
             self.failed += 1
             mapped = self._mapped is not None and self._rows[change.collection] == self._mapped.rows
             remedy = _MAPPED_REMEDY if mapped else _REMEDY
+            if isinstance(error, DocumentNewer):
+                remedy = _NEWER_REMEDY
             return [self._alert(change, _facts("change_not_told", change, str(error), remedy))]
 
     def lost(self, since: int, until: int, told: int) -> Record:
@@ -182,7 +188,7 @@ def _command_rows(change: Change) -> list[Row]:
 def _readable_command(body: Body) -> Command | None:
     try:
         return command_of(body)
-    except ValueError:  # it was none before somebody mended it
+    except (ValueError, DocumentNewer):  # it was none before somebody mended it
         return None
 
 

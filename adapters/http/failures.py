@@ -32,6 +32,7 @@ _BY_CODE: Final = {
     "request_timeout": 408,
     "bad_request": 400,
     "dead_letter_truncated": 409,
+    "document_newer": 409,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ...entities.documents import MAX_WHOLE, whole
+from ...entities.documents import MAX_WHOLE, at_schema, whole
 from ...entities.merge_patch import diff, merge
 from ...entities.pointer import is_pointer
 from ...entities.shadow import WISH_STATES, Answer, Mark, Shadow, ShadowKey, Wish
@@ -21,9 +21,10 @@ class ShadowDocument:
     """The ``ShadowFormat`` of the collection ``shadows``."""
 
     def read(self, key: ShadowKey, body: Body | None) -> Shadow:
-        """The shadow of a body; what does not fit is left out. None: a shadow of version 0."""
+        """The shadow of a body; what does not fit is left out. None: a shadow of version 0. Raises DocumentNewer."""
         if body is None:
             return Shadow(key=key)
+        body = at_schema(body, f"the shadow {key.text!a}", SCHEMA)
         return Shadow(
             key=key,
             version=_integer(body.get("version")),

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from ...entities.documents import is_newer
 from ...entities.errors import IotSphereError, RequestInvalid
 from ...entities.shadow import is_shadow_key, shadow_key
 from ...use_cases.ports.clock import Clock
@@ -38,7 +39,10 @@ class ShadowKeeping:
 
     async def __call__(self, changes: Sequence[Change]) -> None:
         """Keep versions, and adopt. Raises Unavailable."""
-        mine = [change for change in changes if change.collection == SHADOWS.name and is_shadow_key(change.key)]
+        mine = [_known(change) for change in changes if change.collection == SHADOWS.name and is_shadow_key(change.key)]
+        mine = [
+            change for change in mine if not is_newer(change.after)
+        ]  # it was told, and is the newer gateway's to keep
         await self._keep(mine)
         for change in mine:
             if change.whole:
@@ -83,3 +87,8 @@ class ShadowKeeping:
         self.unkept += 1
         log.warning("version_not_kept", key=change.key, code=error.code, message=error.message)
         await self._alarm(change, error.message)
+
+
+def _known(change: Change) -> Change:
+    """The change without what a newer gateway wrote before it."""
+    return change._replace(before=None, whole=False) if is_newer(change.before) else change

@@ -21,6 +21,7 @@ STABLE = {
     "NotFound": ("not_found", False),
     "RequestInvalid": ("request_invalid", False),
     "CertificateRejected": ("certificate_rejected", False),
+    "DocumentNewer": ("document_newer", False),
     "CursorInvalid": ("cursor_invalid", False),
     "UnknownDomain": ("unknown_domain", False),
     "Conflict": ("conflict", False),

@@ -36,7 +36,7 @@ Entity = TypeVar("Entity")
 
 
 def command_at(stored: Stored) -> Command:
-    """The command of a document. Raises RequestInvalid for what somebody wrote there and is none."""
+    """The command of a document. Raises RequestInvalid for what somebody wrote there and is none; DocumentNewer."""
     try:
         command = command_of(stored.body)
         if command.key != stored.key:
@@ -52,7 +52,7 @@ def commands_at(found: Sequence[Stored]) -> list[Command]:
 
 
 def rollout_at(stored: Stored) -> Rollout:
-    """The rollout of a document. Raises RequestInvalid for what somebody wrote there and is none."""
+    """The rollout of a document. Raises RequestInvalid for what somebody wrote there and is none; DocumentNewer."""
     try:
         rollout = rollout_of(stored.body)
         uuid.UUID(rollout.id)
@@ -73,4 +73,4 @@ def _those(found: Sequence[Stored], read: Callable[[Stored], Entity]) -> Iterato
         try:
             yield read(stored)
         except RequestInvalid as error:
-            log.info("document_passed_over", document=stored.key, message=error.message)
+            log.warning("document_passed_over", document=stored.key, code=error.code, message=error.message)

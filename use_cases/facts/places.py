@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from ...entities.documents import whole
+from ...entities.documents import at_schema, is_newer, whole
 from ...entities.errors import IotSphereError, Unavailable
 from ...entities.message import Entry
 from ...entities.position import Partition, Position
@@ -100,7 +100,7 @@ class StatePlaces:
 
     async def _noted(self, claim: Claim) -> Position | None:
         stored = await self._database.get(PLACES.name, _key(claim))
-        if stored is None:
+        if stored is None or is_newer(stored.body):
             return None
         epoch, offset = whole(stored.body.get("epoch")), whole(stored.body.get("offset"))
         return None if epoch is None or offset is None else Position(epoch, offset)
@@ -109,7 +109,10 @@ class StatePlaces:
         key = _key(claim)
         body = {"schema": 1, "epoch": place.epoch, "offset": place.offset, "at": self._clock.now()}
         try:
-            await self._database.put(PLACES.name, Write(key, await self._database.get(PLACES.name, key), body))
+            before = await self._database.get(PLACES.name, key)
+            if before is not None:
+                at_schema(before.body, f"the place {key!a}")
+            await self._database.put(PLACES.name, Write(key, before, body))
         except Unavailable:
             raise
         except IotSphereError as error:  # another process has just taken the partition over, and notes its own

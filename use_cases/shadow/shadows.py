@@ -14,7 +14,8 @@ from typing import Final
 
 import structlog
 
-from ...entities.errors import IotSphereError, NotFound, Unavailable
+from ...entities.documents import is_newer
+from ...entities.errors import DocumentNewer, IotSphereError, NotFound, Unavailable
 from ...entities.merge_patch import same
 from ...entities.shadow import SUPERSEDED, Answer, Shadow, ShadowKey, is_shadow_key, shadow_key
 from ...entities.shadow_changes import DATABASE, Wanted, adopt, delete, deliver, desire, expire
@@ -191,7 +192,7 @@ class Shadows:
         return count
 
     async def get(self, key: ShadowKey) -> Shadow:
-        """A shadow as it is now. Raises NotFound and Unavailable."""
+        """A shadow as it is now. Raises NotFound, DocumentNewer and Unavailable."""
         stored = await self._database.get(SHADOWS.name, key.text)
         shadow = self._form.read(key, None if stored is None else stored.body)
         if not shadow.exists:
@@ -201,8 +202,9 @@ class Shadows:
     async def get_many(self, keys: Sequence[ShadowKey]) -> Mapping[ShadowKey, Shadow]:
         """Those of the shadows that exist. Raises Unavailable."""
         stored = await self._database.get_many(SHADOWS.name, [key.text for key in keys])
-        found = {key: self._form.read(key, stored[key.text].body) for key in keys if key.text in stored}
-        return {key: shadow for key, shadow in found.items() if shadow.exists}
+        return {
+            shadow.key: shadow for shadow in self._existing([stored[key.text] for key in keys if key.text in stored])
+        }
 
     async def of_device(self, domain: str, device: str) -> list[Shadow]:
         """A device's shadows, the main one first, then the named ones by name. Raises Unavailable."""
@@ -220,7 +222,15 @@ class Shadows:
         return self._existing(stored), stored[-1].key if len(stored) == limit else ""
 
     def _existing(self, stored: Sequence[Stored]) -> list[Shadow]:
-        found = [self._form.read(shadow_key(one.key), one.body) for one in stored if is_shadow_key(one.key)]
+        """The shadows of documents; those that a newer gateway wrote are passed over, and told in the log."""
+        found: list[Shadow] = []
+        for one in stored:
+            if is_newer(one.body):
+                log.warning(
+                    "document_passed_over", document=one.key, code=DocumentNewer.code, schema=one.body["schema"]
+                )
+            elif is_shadow_key(one.key):
+                found.append(self._form.read(shadow_key(one.key), one.body))
         return [shadow for shadow in found if shadow.exists]
 
 

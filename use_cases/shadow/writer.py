@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from ...entities.errors import DatabaseUnavailable, IotSphereError, RateLimited, RequestInvalid
+from ...entities.errors import DatabaseUnavailable, DocumentNewer, IotSphereError, RateLimited, RequestInvalid
 from ...entities.shadow import Answer, Shadow, ShadowKey, json_size
 from ..ports.clock import Clock
 from ..ports.database import Body, Collection, Database, Index, Outcome, Stored, Write
@@ -39,7 +39,10 @@ class ShadowFormat(Protocol):
     """
 
     def read(self, key: ShadowKey, body: Body | None) -> Shadow:
-        """The shadow of a body, whatever people may have written there; None: a shadow of version 0."""
+        """The shadow of a body, whatever people may have written there; None: a shadow of version 0.
+
+        Raises DocumentNewer for one in a schema that is not known here.
+        """
         ...
 
     def write(self, shadow: Shadow, steps: Sequence[Mapping[str, Any]] = ()) -> Body:
@@ -142,7 +145,10 @@ class ShadowWriter:
                     found = await self._read(keys)
                     for key in keys:
                         plans[key] = _Plan(key, None, [])
-                        plans[key] = self._filled(plans[key], found.get(key.text))
+                        try:
+                            plans[key] = self._filled(plans[key], found.get(key.text))
+                        except DocumentNewer as error:  # the others of the round are none of its business
+                            self._fail(key, plans.pop(key), error)
                     await self._carry_out(list(plans.values()))
                 except BaseException as error:  # everybody who waits is told, whatever it was
                     for key in keys:
