@@ -7,7 +7,8 @@ of message id and topic, the message id, the topic and the body.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
 from zlib import crc32
 
 from ..entities.message import Entry, Record
@@ -15,11 +16,23 @@ from ..entities.position import Partition, Position
 
 _HEAD: Final = struct.Struct("<BBqqqHH")
 _CRC: Final = struct.Struct("<I")
+_SUM: Final = struct.Struct("<IB")  # with the format behind it
 _FORMAT: Final = 1
 _RETAIN: Final = 1
 _MINTED: Final = 2
 _QOS: Final = 2  # of the bits that say how much less than 2 the QoS is, so that older records have 2
 _START: Final = _CRC.size + _HEAD.size
+# What lies before the message id, for those who read many records at a time: names, and types as NumPy writes them.
+LAYOUT: Final = (
+    ("crc", "<u4"),
+    ("format", "u1"),
+    ("flags", "u1"),
+    ("appended_at", "<i8"),
+    ("timestamp", "<i8"),
+    ("expires_at", "<i8"),
+    ("id_length", "<u2"),
+    ("topic_length", "<u2"),
+)
 _new: Final = tuple.__new__
 
 
@@ -63,3 +76,48 @@ def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
         2 - (flags >> _QOS & 3),
     )
     return _new(Entry, (position, appended_at, _new(Record, facts)))
+
+
+class Packed(Sequence[Entry]):
+    """Consecutive records as they are stored, all sound; each becomes an entry only where somebody looks at it.
+
+    ``before``: the position before the first. Raises CorruptRecord when one of them is damaged.
+    """
+
+    __slots__ = ("before", "partition", "stored")
+
+    def __init__(self, partition: Partition, before: Position, stored: Sequence[bytes]) -> None:
+        self.partition = partition
+        self.before = before
+        self.stored = stored
+        # All at once, as a check for each by itself costs twice as much.
+        sums = b"".join([one[:5] for one in stored])
+        if (
+            min(map(len, stored), default=_START) < _START
+            or [each for each, _ in _SUM.iter_unpack(sums)] != [crc32(one[4:]) for one in stored]
+            or sums[4::5].count(_FORMAT) != len(stored)
+        ):
+            raise CorruptRecord(f"{partition}: a record after {before.epoch}-{before.offset} is damaged")
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __iter__(self) -> Iterator[Entry]:
+        epoch, before = self.before
+        for offset, one in enumerate(self.stored, before + 1):
+            yield unpack(one, self.partition, Position(epoch, offset))
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        place = range(len(self.stored))[index]
+        return unpack(self.stored[place], self.partition, Position(self.before.epoch, self.before.offset + 1 + place))
+
+    @property
+    def size(self) -> int:
+        """The bytes of all."""
+        return sum(map(len, self.stored))

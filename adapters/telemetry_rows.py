@@ -29,8 +29,8 @@ LATE: Final = "late"
 MISSING: Final = "missing"
 UNREADABLE: Final = "unreadable"
 _OBSERVED: Final = ("observedAt", "deviceTime")
-_BESIDE: Final = frozenset((*TIME_KEYS, *_OBSERVED, "unit", "quality"))
-_SAMPLED: Final = _BESIDE | {"samples"}
+BESIDE: Final = frozenset((*TIME_KEYS, *_OBSERVED, "unit", "quality"))
+_SAMPLED: Final = BESIDE | {"samples"}
 _TIME_KEYS: Final = frozenset(TIME_KEYS)
 _NO_MARKS: Final[tuple[str, ...]] = ()
 _GOOD: Final = (None, "good")
@@ -84,7 +84,7 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
     body = record.body
     if not body:
         return
-    domain, device, metric = _place(record.topic)
+    domain, device, metric = place_of(record.topic)
     try:
         envelope = orjson.loads(body)
         metadata, payload = envelope["metadata"], envelope["payload"]
@@ -144,7 +144,7 @@ def _add(rows: list[Row], origin: _Origin, said: Any, stamp: _Stamp, index: int)
         if named is not None:
             values = ((named, said.get("value", said)),)
         else:
-            values = [(name, value) for name, value in said.items() if name not in _BESIDE]
+            values = [(name, value) for name, value in said.items() if name not in BESIDE]
     for metric, value in values:
         kind = type(value)
         number = text = flag = None
@@ -191,7 +191,7 @@ def _stated(said: Mapping[str, Any], keys: Iterable[str]) -> Reading | None:
 
 
 @lru_cache(maxsize=65_536)
-def _place(topic: str) -> tuple[str, str, str | None]:
+def place_of(topic: str) -> tuple[str, str, str | None]:
     """Domain, device and metric of a topic; no metric where the payload names its own."""
     levels = topic.split("/")
     return levels[0], levels[2] if len(levels) > 2 else "", levels[4] if len(levels) > 4 else None

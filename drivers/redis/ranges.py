@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, Self
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from ...adapters.record import CorruptRecord, unpack
+from ...adapters.record import CorruptRecord, Packed, unpack
 from ...entities.errors import LogUnavailable, UnknownDomain
 from ...entities.message import Entry
 from ...entities.position import Bounds, Gap, Partition, Position
@@ -21,7 +20,7 @@ from .keys import Keys
 from .link import source
 from .options import DEFAULTS, RedisOptions
 from .scripts import READ
-from .shelves import State, places
+from .shelves import State
 from .trimming import AT
 
 LIMIT: Final = 1_024
@@ -151,9 +150,8 @@ def _slices(partition: Partition, rows: Sequence[Row]) -> Iterator[Slice]:
     # Ids ascend, so ends that fit the count leave no room for a hole: nearly always all is well, and quickly done.
     if rows[-1][0] == b"%d-%d" % (before.epoch, before.offset + len(rows)):
         with suppress(CorruptRecord):
-            records = [row[1][1] for row in rows]
-            sound = list(map(unpack, records, repeat(partition), places(before, len(rows))))
-            yield Slice(partition, sound, sound[-1].position)
+            sound = Packed(partition, before, [row[1][1] for row in rows])
+            yield Slice(partition, sound, Position(before.epoch, before.offset + len(rows)))
             return
     entries: list[Entry] = []
     gap: Gap | None = None

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from ...adapters.record import Packed
 from ...entities.errors import MessagesMissed, Unavailable
+from ...entities.message import Entry
 from ...entities.position import Gap, Partition, Position
 from ...use_cases.ports.log_ranges import LogRanges
-from .columns import Format, batch_of
+from .columns import Format
+from .schema import batch_of
 
 ROWS: Final = 10_000
+BYTES: Final = 8 << 20
 PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 logger = logging.getLogger(__name__)
@@ -83,23 +87,17 @@ def read_split(
     split: Split, opening: Callable[[], LogRanges], form: Format, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split. Raises MessagesMissed, and LogUnavailable when the log stays away for a quarter minute."""
-    schema = form.arrow()
-    rows: list[tuple[Any, ...]] = []
+    waiting = _Waiting(form)
     place = split.start
     pauses = iter(PAUSES_S)
-    add = form.add
     while True:
         try:
             with opening() as ranges:
                 for piece in ranges.read(split.partition, place, split.end):
                     if piece.gap is not None:
                         losses.meet(piece.gap)
-                    for entry in piece.entries:
-                        add(entry, rows)
+                    yield from waiting.add(piece.entries)
                     place = piece.end
-                    while len(rows) >= ROWS:
-                        yield batch_of(rows[:ROWS], schema)
-                        del rows[:ROWS]
             break
         except Unavailable as error:
             pause = next(pauses, None)
@@ -107,5 +105,49 @@ def read_split(
                 raise
             logger.warning("%s: reading %s again in %.1f s", error, split, pause)
             time.sleep(pause)
-    if rows:
-        yield batch_of(rows, schema)
+    yield from waiting.rest()
+
+
+class _Waiting:
+    """Entries that are to become rows, in their order: stored ones all at once, where the format knows how."""
+
+    def __init__(self, form: Format) -> None:
+        self._add = form.add
+        self._decode = form.decode
+        self._schema = form.arrow()
+        self._packed: list[Packed] = []
+        self._rows: list[tuple[Any, ...]] = []
+        self._size = 0
+
+    def add(self, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
+        """Take entries, and give the rows of many."""
+        if self._decode is not None and isinstance(entries, Packed):
+            yield from self._of_rows(0)
+            if entries:
+                self._packed.append(entries)
+                self._size += entries.size
+            if self._size >= BYTES or sum(map(len, self._packed)) >= ROWS:
+                yield from self._of_packed()
+            return
+        yield from self._of_packed()
+        for entry in entries:
+            self._add(entry, self._rows)
+        yield from self._of_rows(ROWS - 1)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all that still waits."""
+        yield from self._of_packed()
+        yield from self._of_rows(0)
+
+    def _of_packed(self) -> Iterator[pa.RecordBatch]:
+        if self._packed and self._decode is not None:
+            batch = self._decode(self._packed, self._schema)
+            self._packed, self._size = [], 0
+            for start in range(0, batch.num_rows, ROWS):
+                yield batch.slice(start, ROWS)
+
+    def _of_rows(self, most: int) -> Iterator[pa.RecordBatch]:
+        """Rows as batches, until there are no more than so many."""
+        while len(self._rows) > most:
+            yield batch_of(self._rows[:ROWS], self._schema)
+            del self._rows[:ROWS]

@@ -136,13 +136,18 @@ def read(connection: sqlite3.Connection, shelf: Shelf, after: Position, limit: i
     return Slice(partition, entries, lineage.position(offset), gap)
 
 
-def _scan(connection: sqlite3.Connection, shelf: Shelf, start: int, last: int) -> Iterator[tuple[int, Entry | None]]:
-    """(offset, entry) from an offset on; None where the record is damaged or missing."""
-    cursor = connection.execute(
+def holding(connection: sqlite3.Connection, shelf: Shelf, start: int, last: int) -> sqlite3.Cursor:
+    """The chunks that hold the offsets ``start`` to ``last``: (first, count, sizes, stored) of each."""
+    return connection.execute(
         f"SELECT first, count, sizes, stored FROM {shelf.table} WHERE first >="
         f" coalesce((SELECT max(first) FROM {shelf.table} WHERE first <= ?1), 0) AND first <= ?2 ORDER BY first",
         (start, last),
     )
+
+
+def _scan(connection: sqlite3.Connection, shelf: Shelf, start: int, last: int) -> Iterator[tuple[int, Entry | None]]:
+    """(offset, entry) from an offset on; None where the record is damaged or missing."""
+    cursor = holding(connection, shelf, start, last)
     try:
         expected = start
         for first, count, sizes, stored in cursor:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from ...adapters.record import CorruptRecord, Packed
 from ...entities.errors import LogUnavailable, UnknownDomain
 from ...entities.position import Bounds, Partition, Position
 from ...use_cases.ports.message_log import Slice
@@ -87,7 +91,9 @@ class SqliteRanges:
             yield Slice(partition, [], place, before)
         while place.offset < end:
             limit = min(end - place.offset, LIMIT)
-            piece = self._ask(partial(chunks.read, shelf=shelf, after=place, limit=limit, max_bytes=MAX_BYTES))
+            piece = self._ask(partial(_sound, shelf=shelf, after=place, end=end)) or self._ask(
+                partial(chunks.read, shelf=shelf, after=place, limit=limit, max_bytes=MAX_BYTES)
+            )
             entries = [entry for entry in piece.entries if entry.position.offset <= end]
             gap = clipped(piece.gap, end)
             if not entries and gap is None:
@@ -119,3 +125,27 @@ class SqliteRanges:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         return answer
+
+
+def _sound(connection: Connection, shelf: Shelf, after: Position, end: int) -> Slice | None:
+    """The entries after a position as they are stored; None where one of them is damaged, gone, or of another epoch."""
+    before = Position(shelf.lineage.position(after.offset + 1).epoch, after.offset)
+    if after.offset < chunks.first_retained(connection, shelf) - 1:
+        return None
+    place, size = after.offset, 0
+    found: list[bytes] = []
+    with closing(chunks.holding(connection, shelf, place + 1, end)) as rows:
+        for first, count, sizes, stored in rows:
+            edges = list(accumulate(struct.unpack(f"<{len(sizes) // 4}I", sizes), initial=0))
+            if not first <= place + 1 < first + count or len(edges) != count + 1 or edges[-1] != len(stored):
+                return None
+            start, stop = place + 1 - first, min(count, end + 1 - first)
+            found += [stored[edges[index] : edges[index + 1]] for index in range(start, stop)]
+            place, size = first + stop - 1, size + len(stored)
+            if size >= MAX_BYTES or len(found) >= LIMIT:
+                break
+    if not found or shelf.lineage.position(place).epoch != before.epoch:
+        return None
+    with suppress(CorruptRecord):
+        return Slice(shelf.partition, Packed(shelf.partition, before, found), Position(before.epoch, place))
+    return None
