@@ -44,10 +44,6 @@ class MqttFilters:
         self._outbox.standing.resume(kept)
         if wanted:
             await self._read(wanted, kept.positions)
-        for under_way in kept.under_way:
-            entry = await self._door.use.sessions.entry(under_way) if under_way.beside else None
-            if entry is not None:
-                self._outbox.send_again(entry, under_way)
         for shared in (each for each in may if each.share):
             await self._outbox.shares.subscribe(shared)
         if len(may) < len(kept.wanted):

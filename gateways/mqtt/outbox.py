@@ -6,14 +6,17 @@ so a slow client costs one queue, and nothing is dropped.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from ...adapters.mqtt.life import Settled
 from ...adapters.mqtt.plan import Plans
 from ...adapters.mqtt.session import Session
+from ...entities.errors import Unavailable
 from ...entities.message import Entry, Record
 from ...entities.position import Gap, Partition, Position
 from ...entities.principal import Principal
@@ -25,11 +28,12 @@ from ...use_cases.sharing.crew import Handout
 from .door import MqttDoor, Ties
 from .sender import MqttSender
 from .sharing import MqttShares
-from .standing import Ahead, Standing, Watched
+from .standing import PAGE, Ahead, Standing, Watched
 
 NOTHING_YET: Final[deque[Any]] = deque()  # shared by all whose queue was never used: an empty one has 760 bytes
 ENTRY_OVERHEAD_BYTES: Final = 200
 FLUSH_BYTES: Final = 64 * 1024
+RETRY_S: Final = 0.5
 
 
 class MqttOutbox:
@@ -39,8 +43,8 @@ class MqttOutbox:
     """
 
     __slots__ = (
-        "_answered", "_bytes", "_care", "_counts", "_durable", "_first", "_greeting", "_limit", "_principal", "_push",
-        "_queue", "_session", "_shared_next", "_stalled", "_ties", "full", "plans", "sender", "shares", "standing", "told",
+        "_answered", "_bytes", "_care", "_counts", "_durable", "_first", "_greeting", "_limit", "_looking",
+        "_principal", "_push", "_queue", "_session", "_sessions", "_shared_next", "_stalled", "_ties", "full", "plans", "sender", "shares", "standing", "told",
     )  # fmt: skip
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
@@ -55,6 +59,8 @@ class MqttOutbox:
         self._principal = principal
         self._limit = door.limits.outbox_bytes
         self._counts = door.counts
+        self._sessions = door.use.sessions
+        self._looking: asyncio.Task[None] | None = None
         self._ties = ties
         self._queue: deque[tuple[Entry, Batch, int]] = NOTHING_YET
         self._first: deque[Ahead] = NOTHING_YET
@@ -123,6 +129,8 @@ class MqttOutbox:
 
     def left(self) -> None:
         """The connection is over."""
+        if self._looking is not None:
+            self._looking.cancel()
         self.shares.end()
         if self._care is not None:
             self._care.left(self._principal, self._push)
@@ -191,6 +199,10 @@ class MqttOutbox:
                 if size < 0:
                     break
                 self._first.popleft()
+            elif self.standing.beside:
+                if self._looking is None:
+                    self._looking = asyncio.get_running_loop().create_task(self._look_up())
+                break
             elif self.shares.waiting and (self._shared_next or not queue):
                 self._shared_next = False
                 size = self.shares.send()
@@ -215,6 +227,28 @@ class MqttOutbox:
         if self._stalled is not None and self._bytes < self._limit // 2:
             stalled, self._stalled = self._stalled, None
             stalled.resume()
+
+    async def _look_up(self) -> None:
+        """Send the next of the retained values that an earlier connection did not finish: as many as the client takes."""
+        beside = self.standing.beside
+        some = list(islice(beside, PAGE))
+        while True:
+            try:
+                found = await self._sessions.entries(some)
+                break
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
+        self._looking = None
+        ahead: list[Ahead] = []
+        for each, entry in zip(some, found, strict=True):
+            beside.popleft()
+            if entry is not None:
+                ahead.append(Ahead(entry.record, None, (each.partition, each.position), each))
+            elif each.qos == 2 and each.packet_id:
+                self._session.outgoing.abandon(each.packet_id)
+        later, self._first = self._first, NOTHING_YET
+        self._put_first([*ahead, *later])
+        self.pump()
 
     def send_shared(self, record: Record, flags: int, identifiers: tuple[int, ...], handout: Handout) -> int:
         """Send a message of a shared subscription; returns its size, 0 when it is too large for the client."""

@@ -6,6 +6,7 @@ acknowledged. A session is kept as exactly that.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -21,6 +22,8 @@ from ...use_cases.session.state import Kept, Pushed, UnderWay, Wanted
 Place: TypeAlias = tuple[Partition, Position]
 NOWHERE: Final = Position(0, 0)
 AHEAD_AT_MOST: Final = 1_024
+PAGE: Final = 32  # of retained values that are looked up together: no more lies in memory for who does not read
+NONE_BESIDE: Final[deque[UnderWay]] = deque()  # shared by all who have none
 
 
 class Retained(NamedTuple):
@@ -54,11 +57,13 @@ class Standing:
     """``reader``: what feeds the queue. ``held``: where the client stands while its reader is being replaced.
 
     ``earlier``: whether anything may come that was sent in an earlier connection. ``pushed``: what was pushed to one, and
-    neither answered nor pushed to this one, by its mark.
+    neither answered nor pushed to this one, by its mark. ``beside``: retained values of an earlier connection that are yet
+    to be looked up.
     """
 
     __slots__ = (
-        "_again", "_expired", "_not_applied", "_plans", "_sent", "_session", "earlier", "held", "pushed", "reader",
+        "_again", "_expired", "_not_applied", "_plans", "_sent", "_session", "beside", "earlier", "held", "pushed",
+        "reader",
     )  # fmt: skip
 
     def __init__(self, session: Session, plans: Plans) -> None:
@@ -66,6 +71,7 @@ class Standing:
         self.held: Mapping[Partition, Position] | None = None
         self.earlier = False
         self.pushed: dict[str, Pushed] = {}
+        self.beside: deque[UnderWay] = NONE_BESIDE
         self._session = session
         self._plans = plans
         self._sent: dict[Partition, Position] = {}
@@ -78,6 +84,8 @@ class Standing:
         self._sent = dict(kept.sent)
         self._again = {(each.partition, each.position): each for each in kept.under_way if not each.beside}
         self.earlier = bool(self._sent)
+        if beside := [each for each in kept.under_way if each.beside]:
+            self.beside = deque(beside)
         self.pushed = {each.mark: each for each in kept.pushed if not each.fate}
 
     def has(self, entry: Entry) -> bool:
@@ -140,7 +148,7 @@ class Standing:
             self._sent = {p: at for p, at in self._sent.items() if reached.get(p, at) < at}
             if not self._sent:
                 self.earlier = False
-                if not self.pushed:
+                if not self.pushed and not self.beside:
                     self._session.outgoing.window.drop_reserved()
         self._plans.reached(reached)
         return reached
@@ -173,7 +181,9 @@ class Standing:
                 released += [packet_id] if qos == 2 else []  # it is not sent again; the client lets the id go
             elif isinstance(tag, Retained) or place[0] in sent:
                 under_way.append(UnderWay(packet_id, *place, qos, isinstance(tag, Retained)))
-        for each in islice((each for each in ahead if each.place is not None or each.again is not None), AHEAD_AT_MOST):
+        under_way += self.beside
+        room = max(AHEAD_AT_MOST - len(self.beside), PAGE)
+        for each in islice((each for each in ahead if each.place is not None or each.again is not None), room):
             if isinstance(each.again, Pushed):
                 pushed.append(each.again)
             elif each.again is not None:

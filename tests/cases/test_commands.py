@@ -192,9 +192,9 @@ async def test_a_rollout_that_too_many_devices_fail_is_aborted_and_taken_back(ga
         made = await api.post("/api/v1/rollouts", json=order)
         assert made.status_code == 200, made.text
         path = f"/api/v1/rollouts/{made.json()['rolloutId']}"
-        for device in (bad, worse):  # what is over is counted every two seconds; between these two lie three and more
-            await device.until("commands/request", 1)
-            await device.answer(device.heard[0][2], {"status": "failed", "reason": "no space"})
+        for failing in (bad, worse):  # what is over is counted every two seconds; between these two lie three and more
+            await failing.until("commands/request", 1)
+            await failing.answer(failing.heard[0][2], {"status": "failed", "reason": "no space"})
         deadline = asyncio.get_running_loop().time() + 30
         while (found := (await api.get(path)).json())["state"] == "running":
             assert asyncio.get_running_loop().time() < deadline, found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -137,12 +137,9 @@ class Sessions:
         elif hold.version:
             await self._end(hold.key, hold.reader)
 
-    async def entry(self, under_way: UnderWay) -> Entry | None:
-        """What lies at a place of the log; None when it is gone."""
-        offset = under_way.position.offset - 1
-        part = await self._log.read(under_way.partition, under_way.position._replace(offset=offset), 1)
-        found = part.entries[0] if part.entries else None
-        return found if found is not None and found.position == under_way.position else None
+    async def entries(self, under_way: Sequence[UnderWay]) -> Sequence[Entry | None]:
+        """What lies at places of the log, looked up together; None where it is gone. Raises LogUnavailable."""
+        return await self._log.entries([(each.partition, each.position) for each in under_way])
 
     async def recover(self) -> int:
         """After a crash: begin the expiry of sessions that this process held. Returns how many.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from iotsphere.drivers.clock import ManualClock
 from iotsphere.entities.channel import Retention
 from iotsphere.entities.errors import Conflict
 from iotsphere.gateways.mqtt import MqttGateway
+from iotsphere.gateways.mqtt.standing import PAGE
 from tests.support.waiting import until
 
 from .house import House, open_house
@@ -353,6 +354,70 @@ async def test_retained_values_that_were_under_way_come_again(house: House, qos:
             peer.send(complete(each.packet_id))
     last = await peer.expect(p.Publish)
     assert ({value(x) for x in first} | {value(last)}, last.retain, last.flags & DUP) == ({1, 2, 3}, True, 0)
+    await peer.drop()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_client_that_takes_over_and_never_reads_has_few_retained_values_looked_up(
+    house: House, qos: int
+) -> None:
+    """Hundreds of them wait in its session: each connection looks up what it takes, and none is lost or comes twice."""
+    address = await house.door()
+    for number in range(300):
+        await house.say(f"{T}/m{number}", number, retain=True)
+    looked_up: list[int] = []
+    entries = house.log.entries
+
+    async def counted(places: Sequence[Any]) -> Any:
+        looked_up.append(len(places))
+        return await entries(places)
+
+    house.log.entries = counted
+    peer = await come(house, address, receive_maximum=1)
+    await peer.subscribe(p.Request(f"{T}/#", qos))
+    first = await peer.expect(p.Publish)
+    for _ in range(4):
+        before, peer = peer, await come(house, address, receive_maximum=1)
+        await before.end()
+        await before.drop()
+        (again,) = await peer.take(p.Publish, 1)
+        assert (again.topic, again.packet_id, again.flags) == (first.topic, first.packet_id, first.flags | DUP)
+        await peer.ping()
+    assert looked_up == [PAGE] * 4
+    got = [again]
+    while True:
+        packet_id = got[-1].packet_id
+        peer.send(ack(packet_id) if qos == 1 else received(packet_id))
+        if qos == 2:
+            assert await peer.expect(p.Ack) == release(packet_id)
+            peer.send(complete(packet_id))
+        if len(got) == 300:
+            break
+        got.append(await peer.expect(p.Publish))
+    assert sorted(map(value, got)) == list(range(300))
+    assert all(each.retain for each in got)
+    assert not any(each.flags & DUP for each in got[1:])
+    assert sum(looked_up) == 3 * PAGE + 300
+    await house.say(f"{T}/m0", 300)
+    assert value(await peer.expect(p.Publish)) == 300
+    await peer.drop()
+
+
+async def test_a_retained_value_that_the_log_has_let_go_is_passed_over(house: House) -> None:
+    address = await house.door()
+    for number in range(3):
+        await house.say(f"{T}/m{number}", number, retain=True)
+    peer = await come(house, address, receive_maximum=1)
+    await peer.subscribe(p.Request(f"{T}/#", 2))
+    first = await peer.expect(p.Publish)
+    await gone(house, peer)
+    entries = house.log.entries
+    house.log.entries = lambda places: entries([(places[0][0], places[0][1]._replace(offset=99)), *places[1:]])
+    peer = await come(house, address, receive_maximum=1)
+    assert await peer.expect(p.Ack) == release(first.packet_id)  # its id must not stay taken at the client
+    peer.send(complete(first.packet_id))
+    assert not (second := await peer.expect(p.Publish)).flags & DUP
+    assert value(second) != value(first)
     await peer.drop()
 
 
