@@ -31,6 +31,8 @@ _CONNECT: Final = {
     "log_unavailable": Reason.SERVER_UNAVAILABLE,
     "log_full": Reason.SERVER_UNAVAILABLE,
     "conflict": Reason.SERVER_BUSY,
+    "payload_too_large": Reason.QUOTA_EXCEEDED,  # of a will, as of a publication
+    "schema_violation": Reason.PAYLOAD_FORMAT_INVALID,
 }
 
 

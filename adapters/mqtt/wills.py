@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
-from ...entities.errors import IotSphereError
+from ...entities.errors import IotSphereError, MessageRefused
 from ...entities.message import Record
 from ...entities.principal import Principal, parse_grant
 from ...use_cases.session.wills import Will
+from ..claims import check_id
 from ..edge import Edge
 from ..message_id import MessageIds
 from . import packets as p
 from .properties import NONE, WILL, decode_properties, encode_properties
 from .stated import MESSAGE_ID, check_format, stated
 
+MAX_CONTENT_TYPE: Final = 256
 _IDS = MessageIds()
+
+
+def check_will(will: p.Will) -> None:
+    """Raise MessageRefused for properties that no publication could have: it would be kept, and in the end refused.
+
+    payload_too_large, or schema_violation for a message id that is none. What the payload is comes out when it is due.
+    """
+    says = stated(will.properties, 0)
+    check_id(says.message_id, "the message id of the will")
+    if says.content_type is not None and len(says.content_type) > MAX_CONTENT_TYPE:
+        raise MessageRefused(
+            f"the content type of the will has more than {MAX_CONTENT_TYPE} characters: name a known one",
+            code="payload_too_large",
+        )
 
 
 def will_of(principal: Principal, will: p.Will, expiry: int, now: int) -> Will:

@@ -17,7 +17,7 @@ from ...adapters.mqtt.inflow import Inflow
 from ...adapters.mqtt.life import CLOSED, CONNECTING, Ended, Event, Resumed
 from ...adapters.mqtt.reasons import Reason
 from ...adapters.mqtt.session import Session
-from ...adapters.mqtt.wills import will_of
+from ...adapters.mqtt.wills import check_will, will_of
 from ...adapters.notices import missed_record
 from ...entities.errors import Conflict, Forbidden, IotSphereError, Unavailable
 from ...entities.position import Gap
@@ -85,11 +85,12 @@ class MqttVisit:
     async def begin(self, connect: p.Connect) -> list[Event]:
         """Take the session over and welcome the client; returns what it has sent meanwhile.
 
-        Raises Forbidden and TopicInvalid for its will, Conflict and LogUnavailable.
+        Raises Forbidden, TopicInvalid and MessageRefused for its will, Conflict and LogUnavailable.
         """
         door, session = self._door, self._session
         if connect.will is not None:
             door.use.edge.route(self.principal, connect.will.topic)
+            check_will(connect.will)
         if self.principal.kind == "device":
             presence = door.use.presence.online(self.principal.domain, self.principal.name)
             self._epoch = asyncio.get_running_loop().create_task(presence)

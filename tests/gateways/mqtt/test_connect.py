@@ -317,6 +317,30 @@ async def test_a_will_outside_the_grant_is_refused(house: House) -> None:
         await peer.end()
 
 
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (Properties(user_properties=(("note", "x" * 60_000),)), 0x97),
+        (Properties(user_properties=tuple((f"k{number}", "") for number in range(33))), 0x97),
+        (Properties(response_topic="t" * 600), 0x97),
+        (Properties(correlation_data=b"c" * 600), 0x97),
+        (Properties(content_type="c" * 60_000), 0x97),
+        (Properties(user_properties=(("messageId", "x" * 60_000),)), 0x99),
+    ],
+)
+async def test_a_will_has_the_limits_of_a_publication(house: House, block: Properties, reason: int) -> None:
+    device = await house.device("d1")
+    async with Peer(await house.door()) as peer:
+        connack = await peer.connect(device, will=p.Will(MINE, b"1", 1, False, block))
+        assert connack.reason == reason
+        assert connack.properties.reason_string
+        await peer.end()
+    assert await house.documents.scan("wills") == []
+    assert await house.documents.scan("sessions") == []
+    counts = {name for name in house.gateway.counts if name.startswith("connect_refused")}
+    assert counts == {"connect_refused_payload_too_large" if reason == 0x97 else "connect_refused_schema_violation"}
+
+
 async def test_properties_of_connect_are_echoed_where_they_must(house: House) -> None:
     device = await house.device("d1")
     async with Peer(await house.door()) as peer:
