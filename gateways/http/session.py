@@ -34,16 +34,19 @@ async def _sign_in(request: Request) -> SignIn:
     responses={
         201: answers(TokenBody.example, "A token for twelve hours, shown this once"),
         401: {"model": FailureBody, **answers(FailureBody.example, "No code, or one that counts no longer")},
+        429: {"model": FailureBody, **answers(FailureBody.example, "Too many of those from this address; wait")},
     },
 )
 @allow(PUBLIC)
 async def redeem(request: Request, sign_in: Annotated[SignIn, Depends(_sign_in)]) -> TokenBody:
     """`Authorization: Code CODE`, with a code of `iotsphere console`. It counts once, within 15 minutes.
 
+    An address that keeps showing codes that do not count has to wait longer each time, up to a minute.
     The code travels in a header, which no page of another origin can set, and which no log keeps.
     """
     scheme, _, code = request.headers.get("authorization", "").partition(" ")
-    issued = await sign_in.redeem(code.strip() if scheme.lower() == SCHEME else "")
+    address = request.client.host if request.client is not None else ""
+    issued = await sign_in.redeem(code.strip() if scheme.lower() == SCHEME else "", address)
     return TokenBody(
         token=issued.token, token_id=issued.token_id, subject=issued.subject, expires_at=iso(issued.expires_at)
     )

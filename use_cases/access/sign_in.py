@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
+from collections.abc import Callable
 from typing import Final
 
-from ...entities.errors import Unauthenticated
+from ...entities.errors import RateLimited, Unauthenticated
 from ...entities.principal import OPERATOR
+from ..back_off import BackOff
 from ..ports.clock import Clock
 from ..ports.documents import Documents
 from ..ports.tokens import NOT_BELIEVED
@@ -28,10 +31,14 @@ MAX_CODE_CHARACTERS: Final = 128
 class SignIn:
     """Hands out codes for operators, and redeems each of them once."""
 
-    def __init__(self, documents: Documents, tokens: Tokens, clock: Clock) -> None:
+    def __init__(
+        self, documents: Documents, tokens: Tokens, clock: Clock, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._documents = documents
         self._tokens = tokens
         self._clock = clock
+        self._monotonic = monotonic
+        self._back_off = BackOff()
 
     async def invite(self, domain: str, name: str = OPERATOR) -> str:
         """A code with which ``user:name`` becomes an operator of the domain, once, within 15 minutes.
@@ -46,8 +53,22 @@ class SignIn:
         await self._documents.put(COLLECTION, _key(code), value, expected=0)
         return code
 
-    async def redeem(self, code: str) -> IssuedToken:
-        """The token that the code stands for. Raises Unauthenticated; of several who try at once, one gets it."""
+    async def redeem(self, code: str, address: str = "") -> IssuedToken:
+        """The token that the code stands for. Raises Unauthenticated; of several who try at once, one gets it.
+
+        ``address``: where the caller connects from. One that keeps failing gets RateLimited (``retry_after``: seconds),
+        whatever it shows: a code cannot be guessed, and guessing is not to cost anything either.
+        """
+        now = self._monotonic()
+        wait = self._back_off.wait(address, now)
+        if wait > 0:
+            raise RateLimited(f"too many codes that count no longer; try again in {wait:.0f} s", retry_after=wait)
+        self._back_off.failed(address, now)  # before anything is awaited, so that many at once count as well
+        issued = await self._redeem(code)
+        self._back_off.succeeded(address)
+        return issued
+
+    async def _redeem(self, code: str) -> IssuedToken:
         if not code or len(code) > MAX_CODE_CHARACTERS:
             raise Unauthenticated(NOT_BELIEVED)
         key = _key(code)

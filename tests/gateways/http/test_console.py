@@ -98,6 +98,13 @@ async def test_a_code_in_a_header_becomes_a_session_that_can_be_ended(door: Door
         assert (await ann.get("/api/v1/session")).status_code == 401
 
 
+async def test_an_address_that_keeps_showing_codes_that_do_not_count_is_told_to_wait(door: Door) -> None:
+    async with door.client("") as anybody:
+        shown = [await anybody.post("/api/v1/session", headers={"authorization": f"Code {n}"}) for n in range(7)]
+    assert [each.status_code for each in shown] == [401] * 5 + [429] * 2
+    assert (shown[-1].json()["error"]["code"], shown[-1].headers["retry-after"]) == ("rate_limited", "1")
+
+
 async def test_the_fleet_is_shown_at_a_glance(door: Door, api: httpx.AsyncClient) -> None:
     for name in ("d1", "d2"):
         await api.post("/api/v1/devices", json={"device_id": name, "labels": {"n": name}})

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from iotsphere.entities.errors import RequestInvalid, Unauthenticated
+from iotsphere.entities.errors import RateLimited, RequestInvalid, Unauthenticated
 from iotsphere.entities.principal import OPERATOR
 from iotsphere.use_cases.access.sign_in import CODE_MS, COLLECTION, SESSION_S, SignIn
 from iotsphere.use_cases.access.tokens import Tokens
+from iotsphere.use_cases.back_off import FREE_FAILURES
 from tests.support.identity import Identity
 
 
@@ -56,6 +57,34 @@ async def test_a_code_ends_after_a_quarter_of_an_hour_and_is_removed() -> None:
 async def test_what_is_no_code_is_not_believed(code: str) -> None:
     with pytest.raises(Unauthenticated):
         await sign_in(Identity()).redeem(code)
+
+
+async def test_an_address_that_keeps_failing_waits_and_others_do_not() -> None:
+    identity, now = Identity(), [1_000.0]
+    door = SignIn(identity.documents, identity.tokens, identity.clock, lambda: now[0])
+    code = await door.invite("iotsphere", "ann")
+    for _ in range(FREE_FAILURES):
+        with pytest.raises(Unauthenticated):
+            await door.redeem("guess", "192.0.2.7")
+    for waits in (1, 2, 4):
+        with pytest.raises(RateLimited) as told:
+            await door.redeem(code, "192.0.2.7")
+        assert (told.value.code, told.value.facts) == ("rate_limited", {"retry_after": waits})
+        now[0] += waits
+        with pytest.raises(Unauthenticated):
+            await door.redeem("guess", "192.0.2.7")
+    await door.redeem(await door.invite("iotsphere"), "192.0.2.8")
+    now[0] += 60
+    assert (await door.redeem(code, "192.0.2.7")).subject == "user:ann"
+    with pytest.raises(Unauthenticated):  # and what lies before is forgotten
+        await door.redeem(code, "192.0.2.7")
+
+
+async def test_many_guesses_at_once_are_few() -> None:
+    door = sign_in(Identity())
+    found = await asyncio.gather(*(door.redeem(f"guess {n}", "192.0.2.7") for n in range(50)), return_exceptions=True)
+    assert sum(isinstance(one, Unauthenticated) for one in found) == FREE_FAILURES
+    assert sum(isinstance(one, RateLimited) for one in found) == 50 - FREE_FAILURES
 
 
 async def test_the_code_itself_is_not_stored() -> None:
