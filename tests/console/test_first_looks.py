@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.console.stage import Stage
 
@@ -54,6 +56,23 @@ async def test_only_points_that_no_line_touches_are_dots_among_many(stage: Stage
     assert found == [[100], None, [0]]
 
 
+async def test_a_number_is_told_as_it_is_and_shortly_on_an_axis(stage: Stage) -> None:
+    page = await stage.page()
+    await page.goto(stage.gateway.http)
+    told = await page.evaluate(
+        """async () => {
+            const { many, number, tick } = await import("./console/core/format.js");
+            const values = [21.123456789, 1234567, 123456789012.5, 0.0000123, 1e-9, -98765.4321, 0];
+            return [values.map(number), values.map(tick), [many(1, "letter"), many(2_000, "letter")]];
+        }"""
+    )
+    assert told == [
+        ["21.1235", "1,234,567", "123,456,789,012.5", "0.0000123", "1E-9", "-98,765.4", "0"],
+        ["21.1235", "1.23457M", "123.457B", "1.23E-5", "1E-9", "-98,765.4", "0"],
+        ["1 letter", "2,000 letters"],
+    ]
+
+
 async def test_the_keys_lead_from_the_search_into_what_it_found(stage: Stage) -> None:
     page = await stage.sign_in()
     await expect(page.locator(".device-line", has_text="station-1")).to_be_visible()
@@ -93,8 +112,20 @@ async def test_what_wants_attention_is_counted_while_it_happens(stage: Stage) ->
 
 
 async def test_health_says_when_its_charts_begin_and_keeps_them(stage: Stage) -> None:
-    page = await stage.sign_in("#/health")
+    page = await stage.sign_in()
+    told, goes_on = 0, asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        nonlocal told
+        told += 1
+        if told > 1:
+            await goes_on.wait()
+        await route.continue_()
+
+    await page.route("**/metrics", hold)
+    await page.click("text=Health")
     await expect(page.locator(".collecting").first).to_contain_text("the first point comes in")
+    goes_on.set()
     await page.wait_for_function("() => document.querySelector('[data-rate=accepted] .reading b').textContent > 0")
     await expect(page.locator(".collecting")).to_have_count(0)
     titles = await page.locator(".ledger thead th").all_inner_texts()
@@ -106,9 +137,12 @@ async def test_health_says_when_its_charts_begin_and_keeps_them(stage: Stage) ->
     assert await row.locator(".zero").count() >= 4
     await page.click("text=Fleet")
     await page.wait_for_selector(".fleet")
+    goes_on.clear()
     await page.click("text=Health")
     await page.wait_for_selector(".ledger")
-    await expect(page.locator(".collecting")).to_have_count(0)
+    await expect(page.locator(".collecting")).to_have_count(0)  # what was seen before is there
+    await page.unroute_all(behavior="ignoreErrors")
+    goes_on.set()
 
 
 async def test_a_desired_value_looks_like_what_can_be_changed_and_keys_reach_it(stage: Stage) -> None:

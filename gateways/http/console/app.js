@@ -115,12 +115,7 @@ function frame() {
         </nav>
         <div class="foot">
           <div><div class="muted">${me.kind} in ${me.domain}</div><div class="who">${me.name}</div></div>
-          <div class="row">
-            <button class="button ghost small" @click=${turnTheme} title="Theme: ${theme.theme()}">
-              ${icon("theme")}<span>${theme.theme()}</span>
-            </button>
-            <button class="button ghost small" @click=${context.signOut}>${icon("out")}Sign out</button>
-          </div>
+          <div class="row">${wayOut()}</div>
         </div>
       </aside>
       <main class="main">
@@ -129,6 +124,7 @@ function frame() {
             ${shown?.up ? html`<a class="button ghost" href=${shown.up} aria-label="Back">${icon("back")}</a>` : ""}
             <h1 class="ellipsis" tabindex="-1">${shown?.title ?? ""}</h1>
           </div>
+          <span class="narrow row">${wayOut()}</span>
           <span class="link-state ${kind}" role="status" data-state=${state}>
             <span class="dot"></span>${text}${retry}
           </span>
@@ -147,6 +143,11 @@ function frame() {
     root,
   );
 }
+
+/** The buttons for colours and for leaving; where it is narrow, only their icons. */
+const wayOut = () => html`<button class="button ghost small" @click=${turnTheme} title="Theme: ${theme.theme()}" aria-label="Theme: ${theme.theme()}">
+    ${icon("theme")}<span>${theme.theme()}</span></button>
+  <button class="button ghost small" @click=${context.signOut} title="Sign out">${icon("out")}<span>Sign out</span></button>`;
 
 function counted(name) {
   const text = badge(counts.of(name));

@@ -2,6 +2,7 @@
 
 import { connect } from "../vendor/iotsphere/iotsphere.min.js";
 import { ApiError, makeApi } from "./api.js";
+import { many } from "./format.js";
 import * as session from "./session.js";
 
 const RENEWED_S = 12 * 3600;
@@ -59,7 +60,8 @@ async function settingsOf() {
   return (await fetch("console.json", { cache: "no-store", credentials: "omit" })).json();
 }
 
-/** Subscribe, and tell the user when messages are left out, come late, or are lost. */
+/** Subscribe, and tell the user when messages are left out, come late, or are lost; nothing of that without a `name`:
+ *  then the page shows a sample, in which nothing is missed. */
 function listen(context, { name, filters, options, take }) {
   const { client, notices } = context;
   if (!client) return null;
@@ -68,22 +70,24 @@ function listen(context, { name, filters, options, take }) {
   subscription.addEventListener("messages", ({ detail }) => take(detail));
   subscription.addEventListener("quality", ({ detail }) => {
     const { mode, reason, behind, superseded } = detail;
+    if (!name) return;
     if (mode === "latest" || mode === "behind") {
       const what = mode === "latest" ? "was moved to latest-value delivery" : "is behind and catching up";
-      const facts = [behind && `${behind} messages behind`, superseded && `${superseded} older values left out`];
+      const facts = [behind && `${many(behind, "message")} behind`, superseded && `${many(superseded, "older value")} left out`];
       const rest = facts.filter(Boolean).join(", ");
       notices.put(key, "warn", `${name} ${what}: ${reason}.${rest ? ` ${rest}.` : ""}`);
     } else if (mode === "live") notices.settle(key, "It has caught up.");
   });
   subscription.addEventListener("gap", ({ detail }) => {
+    if (!name) return;
     const missing = detail.missed.reduce((sum, one) => sum + one.count, 0);
     const why = [...new Set(detail.missed.map((one) => one.reason))].join(", ");
-    notices.put({}, "bad", `${name}: ${missing || "some"} messages can no longer be had (${why}).`);
+    notices.put({}, "bad", `${name}: ${missing ? many(missing, "message") : "some messages"} can no longer be had (${why}).`);
   });
   subscription.addEventListener("state", ({ detail }) => {
     if (detail.state !== "ended") return;
     notices.drop(key);
-    if (detail.error) notices.put(key, "bad", `${name} ended: ${detail.error.message}`);
+    if (detail.error) notices.put(key, "bad", `${name ?? "This list"} ended: ${detail.error.message}`);
   });
   options.signal?.addEventListener("abort", () => notices.drop(key));
   return subscription;

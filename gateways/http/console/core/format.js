@@ -1,12 +1,30 @@
 /** Times, numbers and texts as people read them. */
 
 const NUMBER = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+const LARGE = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 6 });
+const EXPONENT = new Intl.NumberFormat("en", { notation: "scientific", maximumSignificantDigits: 6 });
 const COUNT = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-export const number = (value) => (Number.isFinite(value) ? NUMBER.format(value) : String(value));
+/** A number to six digits, more where it has them before the point: a meter's reading is told as it is. */
+export function number(value) {
+  if (!Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  if (size >= 1e15 || (size > 0 && size < 1e-6)) return EXPONENT.format(value);
+  return (size >= 1e5 ? LARGE : NUMBER).format(value);
+}
+
+/** A number in few letters, for an axis. */
+export function tick(value) {
+  const size = Math.abs(value);
+  if (size >= 1e15 || (size > 0 && size < 1e-4)) return EXPONENT.format(value);
+  return (size >= 1e6 ? SHORT : NUMBER).format(value);
+}
+
 export const count = (value) => COUNT.format(value);
+export const many = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 export const clock = (time) => TIME.format(time);
 
 /** A time of today, or with its day. */

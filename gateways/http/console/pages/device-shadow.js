@@ -59,7 +59,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
               </select>`
             : ""}
           <span class="badge num" data-version=${shown.version}>version ${shown.version}</span>
-          <span class="badge ${waits || differs ? "warn" : "ok"}" data-delta=${waits}>${waits ? `${waits} to do` : differs ? "differs" : "in sync"}</span>
+          <span class="badge ${waits || differs ? "warn" : shown.version ? "ok" : ""}" data-delta=${waits}>${waits ? `${waits} to do` : differs ? "differs" : shown.version ? "in sync" : "new"}</span>
           ${refused ? html`<span class="badge bad" data-refused=${refused}>${refused} refused</span>` : ""}
           ${past ? html`<span class="badge accent">as of ${moment(past.time)}</span>` : ""}
           <span class="grow"></span>
@@ -106,7 +106,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
 
   const whole = () => html`<form class="stack whole" @submit=${saveAll}>
     <label class="field"><span>What is desired, as JSON. A key that you take out is desired no longer.</span>
-      <textarea class="mono" rows="8" spellcheck="false" .value=${editing.text} @keydown=${escape}
+      <textarea class="mono" rows=${Math.min(18, Math.max(4, editing.text.split("\n").length))} spellcheck="false" .value=${editing.text} @keydown=${escape}
         @input=${(event) => (editing.text = event.target.value)}></textarea></label>
     ${editing.problem ? html`<p class="problem" role="alert">${editing.problem}</p>` : ""}
     <div class="row"><button class="button small primary">Save</button>
@@ -134,7 +134,11 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
     const { desired, version } = document_();
     editing = { path: null, text: JSON.stringify(desired, null, 2), version, base: desired };
     update();
-    requestAnimationFrame(() => root.querySelector(".whole textarea")?.focus());
+    requestAnimationFrame(() => {
+      const field = root.querySelector(".whole textarea");
+      field?.setSelectionRange(0, 0); // one reads from the beginning
+      field?.focus();
+    });
   }
 
   /** What was typed, in a list of one; none when it is no JSON, which the user is told. */

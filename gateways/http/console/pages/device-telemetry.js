@@ -40,7 +40,7 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
           )}
         </div>
       </div>
-      <div class="charts">
+      <div class="charts" ?hidden=${charts.size + texts.size === 0}>
         ${repeat([...charts], ([metric]) => metric, ([metric, { series, ink }]) => figure(metric, series, ink))}
         ${repeat([...texts], ([metric]) => metric, ([metric, { value, at }]) => html`<figure class="card figure">
           <header><h3 class="ellipsis grow">${metric}</h3><span class="muted small">${ago(at)}</span></header>
@@ -49,6 +49,7 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
       </div>
       <div class="card empty" ?hidden=${charts.size + texts.size > 0}>
         ${icon("health")}<p>${past ? "Nothing was measured at this time yet." : `Nothing was measured in the last ${RANGES[minutes]}.`}</p>
+        ${past ? "" : html`<p class="small">It publishes on topics such as <code>${domain}/devices/${device}/telemetry/temperature</code></p>`}
       </div>`,
     leave,
   );

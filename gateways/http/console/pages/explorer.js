@@ -1,7 +1,7 @@
 /** The explorer: listen to any filter that is granted, hold it still, look into each message, publish, and rewind. */
 
 import { html } from "../vendor/lit/lit-html.js";
-import { brief, count, moment } from "../core/format.js";
+import { brief, count, many, moment } from "../core/format.js";
 import { link, remember } from "../core/router.js";
 import { every, view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
@@ -61,7 +61,7 @@ export function explorer(root, context) {
       ${problem ? html`<p class="problem" role="alert">${problem}</p>` : ""}
       <div class="halves ${chosen ? "open" : ""}">
         <div class="card table">
-          <div class="row small muted head num"><span>${count(total)} messages</span><span>${count(rate)} / s</span>
+          <div class="row small muted head num"><span>${many(total, "message")}</span><span>${count(rate)} / s</span>
             <span class="grow"></span><span>${held ? `standing still, ${count(behind())} came since` : `the newest ${count(KEPT)} are kept`}</span></div>
           <div class="list"></div>
           <div class="empty" ?hidden=${shown().length > 0}>${icon("explorer")}<p role="status">Nothing came yet. Topics look like
@@ -77,7 +77,7 @@ export function explorer(root, context) {
   const behind = () => total - held.total;
 
   const inspect = ({ metadata, payload }) => html`<header>
-      <h2 class="ellipsis grow mono">${metadata.topic}</h2>
+      <h2 class="wraps grow mono">${metadata.topic}</h2>
       <button class="button ghost small" aria-label="Close" @click=${() => choose(null)}>${icon("close")}</button>
     </header>
     <div class="body stack">

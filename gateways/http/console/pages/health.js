@@ -9,7 +9,7 @@ import { Chart, Series } from "../parts/chart.js";
 import { icon } from "../parts/icons.js";
 
 const EVERY_MS = 2_000;
-const FIRST_MS = 1_100; // the gateway works its figures out once a second
+const FIRST_MS = 1_100; // after the first look: the gateway works its figures out once a second at most
 const SHOWN_S = 300;
 const LEAST_SHOWN_S = 30;
 const SECONDS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -124,14 +124,14 @@ export function health(root, { api, leave }) {
   }
 
   async function look() {
-    next = performance.now() + (before ? EVERY_MS : FIRST_MS);
     try {
       const [text, told] = await Promise.all([api.text("metrics", leave), api.get("api/v1/ledger", {}, leave)]);
       const now = performance.now();
       figures = families(text);
       ledger = told;
-      before = { figures, at: now, rates: before && ratesSince(before, now) };
       problem = "";
+      if (text !== before?.text) before = { text, figures, at: now, rates: before && ratesSince(before, now) };
+      next = now + FIRST_MS;
     } catch (error) {
       if (error.name === "AbortError") return;
       problem = `The gateway does not answer: ${error.message}`;
@@ -152,12 +152,13 @@ export function health(root, { api, leave }) {
     return rates;
   }
 
-  look();
-  setTimeout(() => {
-    if (leave.aborted) return;
-    look();
-    every(EVERY_MS, leave, look);
-  }, FIRST_MS);
+  look().then(() =>
+    setTimeout(() => {
+      if (leave.aborted) return;
+      look();
+      every(EVERY_MS, leave, look);
+    }, FIRST_MS),
+  );
 }
 
 /** A number that does not catch the eye where it is nothing. */

@@ -87,7 +87,7 @@ export function journey(root, { api, domain, leave, listen, rest }) {
     look();
     every(2_000, leave, () => trace?.readers.some((reader) => !reader.passed) && look());
   } else {
-    listen("Recent messages", `${domain}/devices/#`, { from: "latest", policy: "latest", maxRate: 20, signal: leave }, (messages) => {
+    listen(null, `${domain}/devices/#`, { from: "latest", policy: "latest", maxRate: 20, signal: leave }, (messages) => {
       recent = messages.toReversed().concat(recent).slice(0, 12);
       update();
     });

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit/lit-html.js";
 import { part } from "../core/api.js";
-import { ago, brief, bytes, count, moment, words } from "../core/format.js";
+import { ago, brief, bytes, count, many, moment, words } from "../core/format.js";
 import { link, remember } from "../core/router.js";
 import { every, view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
@@ -40,7 +40,7 @@ export function letters(root, { api, domain, leave, listen, query, setCount }) {
           <div class="seg" role="group" aria-label="State">
             ${Object.entries(STATES).map(([name, text]) => html`<button aria-pressed=${state === name} @click=${() => ((state = name), load())}>${text}</button>`)}
           </div>
-          <span class="muted small grow num">${count(all.length)}${more ? "+" : ""} letters</span>
+          <span class="muted small grow num">${more ? `${count(all.length)}+ letters` : many(all.length, "letter")}</span>
           ${stale ? html`<button class="button small" @click=${load}>${icon("again")}New ones came</button>` : ""}
           ${busy ? html`<span class="badge accent num" role="status">${busy.text} ${busy.done} of ${busy.of}</span>` : ""}
           <button class="button small" ?disabled=${!selected().length || busy || state !== "open"} @click=${() => forAll("redrive")}>

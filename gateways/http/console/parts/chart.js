@@ -1,10 +1,12 @@
 /** A chart of one metric over time: a bounded series, drawn at most a few times a second, and only when in sight. */
 
 import uPlot from "../vendor/uplot/uPlot.esm.js";
-import { clock, number } from "../core/format.js";
+import { clock, tick } from "../core/format.js";
 import { colour, onTheme } from "../core/theme.js";
 
 const CAPACITY = 20_000;
+const AXIS = 50; // pixels for the y axis at least
+const LETTER = 6.2; // pixels of a digit, on average
 const FEW = 60; // points in sight; so many are drawn as dots too
 
 /** Points in the order of their times; the oldest go when there are too many. */
@@ -66,12 +68,13 @@ export class Chart {
         {
           width: width(),
           height: 168,
+          padding: [8, 26, 0, 4], // the last time is written in the middle below its line
           cursor: { points: { size: 7 }, y: false, drag: { x: false, y: false } },
           legend: { show: false },
           scales: { x: { time: true, auto: false }, y: { range: (_, low, high) => padded(low, high, floor) } },
           axes: [
             { ...axis, space: 70, size: 26, values: (_, at) => at.map((seconds) => clock(seconds * 1000)) },
-            { ...axis, size: 52, values: (_, at) => at.map(number) },
+            { ...axis, size: (_, texts) => Math.max(AXIS, ...(texts ?? []).map((text) => text.length * LETTER + 14)), values: (_, at) => at.map(tick) },
           ],
           series: [
             {},
