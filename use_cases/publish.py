@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from ..entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailable
@@ -30,6 +31,7 @@ RECORD_OVERHEAD_BYTES: Final = 300
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
 _RENAMED: Final = uuid.UUID("5f1c1e0a-6f0c-5b7e-9d55-0c8a1d0b7a55")
+_body: Final = attrgetter("body")
 _STOPPING: Final = "the gateway stopped before the log answered; send it again"
 
 
@@ -72,7 +74,7 @@ class MessagePublishUseCase:
         if self._closing:
             done(ShuttingDown(_STOPPING))
             return True
-        size = sum(len(record.body) for record in records) + RECORD_OVERHEAD_BYTES * len(records)
+        size = sum(map(len, map(_body, records))) + RECORD_OVERHEAD_BYTES * len(records)
         self.pending_bytes += size
         self._waiting.append((records, done, size))
         if self._task is None:

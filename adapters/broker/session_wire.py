@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from ...entities.errors import ShuttingDown, error_of
@@ -37,6 +38,10 @@ class _SessionOutbox:
         self._bytes += len(frame)
         self.full = self.full or self._bytes >= OUTBOX_BYTES
         self.filled.set()
+
+    def soon(self, write: Callable[[], None]) -> None:
+        """Call ``write`` at the end of this turn of the event loop."""
+        asyncio.get_running_loop().call_soon(write)
 
     def take(self) -> tuple[bytes, bool]:
         """The next frame, and whether there is room again since it is gone."""

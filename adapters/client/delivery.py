@@ -38,7 +38,7 @@ class ClientDeliveryAdapter:
     def frames(self, batch: Batch, reader: Reader, form: Listening, exact: bool) -> Iterator[bytes]:
         """The frames for one client."""
         scope = form.scope
-        for piece in self._pieces(batch, exact):
+        for piece in self.pieces(batch, exact):
             at_end = self.cursor(reader, scope) if piece.last else self._midway(batch, reader, piece.ends[-1], scope)
             parts = [form.head, _shown(at_end), b',"messages":[', piece.body]
             if form.each:
@@ -54,7 +54,13 @@ class ClientDeliveryAdapter:
             return None
         return self._sign(positions if batch.values else {**positions, batch.partition: end}, scope)
 
-    def _pieces(self, batch: Batch, exact: bool) -> list[Piece]:
+    def frame(self, reader: Reader, form: Listening, bodies: list[bytes]) -> bytes:
+        """One frame of messages that the reader, as it stands, has behind it."""
+        shown = _shown(self.cursor(reader, form.scope))
+        return b"".join((form.head, shown, b',"messages":[', b",".join(bodies), b"]}"))
+
+    def pieces(self, batch: Batch, exact: bool) -> list[Piece]:
+        """A batch as clients get it; made once, however many they are."""
         pieces: list[Piece] | None = batch.encoded.get(exact)
         if pieces is not None:
             return pieces

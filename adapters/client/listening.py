@@ -33,6 +33,10 @@ class Outbox(Protocol):
         """Send one text frame."""
         ...
 
+    def soon(self, write: Callable[[], None]) -> None:
+        """Call ``write`` once, before what was written in this turn of the event loop leaves."""
+        ...
+
     def close(self, code: int, reason: str) -> None:
         """End the connection with a WebSocket close code."""
         ...

@@ -22,6 +22,7 @@ from . import protocol
 from .asking import ClientAsking
 from .listening import Listening, Outbox
 from .opening import open_listening
+from .outgoing import ClientOutgoing
 from .publishing import ClientPublishing
 from .use_cases import ClientUseCases
 
@@ -45,6 +46,7 @@ class ClientSession:
         self.principal = principal
         self._publish = ClientPublishing(use_cases, outbox.write, exact)
         self._ask = ClientAsking(use_cases, outbox, exact)
+        self._outgoing = ClientOutgoing(use_cases.delivery, outbox, exact)
         self._listening: dict[str, Listening] = {}
         self._by_reader: dict[Reader, Listening] = {}
         self._names = 0
@@ -105,6 +107,7 @@ class ClientSession:
             self._outbox.close(CLOSE_TOO_FAST, "too fast")
 
     def _answer(self, frame: bytes) -> None:
+        self._outgoing.flush()
         self._outbox.write(frame)
 
     def _renew(self, request: protocol.Auth) -> None:
@@ -194,6 +197,7 @@ class ClientSession:
         if listening is None:
             raise RequestInvalid(f"{request.subscription[:40]!a} is no subscription of this connection")
         cursor = None
+        self._outgoing.flush()
         if listening.reader is not None:
             cursor = self._use.delivery.cursor(listening.reader, listening.scope)
         self._end(listening)
@@ -223,14 +227,9 @@ class ClientSession:
 
     def deliver(self, reader: Reader, batch: Batch) -> bool:
         """Write the batch as frames, unless the client has not taken the earlier ones."""
-        if self._outbox.full:
-            return False
         listening = self._by_reader.get(reader)
-        if listening is None:
+        if listening is None or not self._outgoing.deliver(listening, reader, batch):
             return False
-        write = self._outbox.write
-        for frame in self._use.delivery.frames(batch, reader, listening, self._exact):
-            write(frame)
         listening.knows_cursor = not reader.stale
         listening.told_cursor_at = asyncio.get_running_loop().time()
         self.delivered += len(batch.entries)
@@ -240,7 +239,8 @@ class ClientSession:
         """Tell the client what it cannot get."""
         listening = self._by_reader.get(reader)
         if listening is not None:
-            self._answer(protocol.notice("gap", subscription=listening.name, missed=[protocol.gap_facts(gap)]))
+            # Ahead of what waits: its cursor already says that this was passed.
+            self._outbox.write(protocol.notice("gap", subscription=listening.name, missed=[protocol.gap_facts(gap)]))
 
     def lagging(self, reader: Reader, lag: int) -> None:
         """Tell the client that it is behind, at most every five seconds, and that it has caught up, if it was told."""
@@ -283,6 +283,7 @@ class ClientSession:
 
     def cursors(self) -> Mapping[str, str | None]:
         """Where each subscription stands, for a client that has to come back."""
+        self._outgoing.flush()
         return {
             listening.name: self._use.delivery.cursor(listening.reader, listening.scope)
             for listening in self._listening.values()
@@ -292,6 +293,7 @@ class ClientSession:
     def close(self) -> None:
         """End everything. What a group member held goes to others once its visibility has passed."""
         self._closed = True
+        self._outgoing.drop()
         self._ask.close()
         for listening in list(self._listening.values()):
             self._end(listening)

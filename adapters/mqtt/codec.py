@@ -18,6 +18,7 @@ from .reasons import Reason
 
 _PREFIX_BYTES: Final = 8 * 1024
 _KNOWN_TOPICS: Final = 1_024
+_PUBLISHES: Final = frozenset(bytes((first,)) for first in range(0x30, 0x34))
 _PROTOCOL: Final = b"\x00\x04MQTT"
 _HEAD: Final = struct.Struct(">BBH").unpack_from
 _PINGS: Final = re.compile(rb"(?:\xc0\x00)+")
@@ -96,7 +97,10 @@ class Parser:
         try:
             if self._stream is not None:
                 at = self._pass(self._stream, data, 0, items)
-            at = self._packets(data, at, items)
+            elif not self._held and data[:1] in _PUBLISHES:
+                at = self._burst(data, 0, items)
+            if at < len(data):
+                at = self._packets(data, at, items)
         except Malformed as error:
             self._fault(items, error, self.version)
         else:

@@ -36,13 +36,19 @@ class Incoming:
 
     def burst(self, burst: p.Burst) -> tuple[p.Burst, bool]:
         """Take simple messages; returns those that are within the limit, and whether that is all of them."""
-        count = len(burst.messages) - [message[2] for message in burst.messages].count(0)
-        room = self.maximum - self.unanswered - self.inflow.held
-        if count <= room or self._speech.version != p.MQTT_5:
-            self.unanswered += count
+        if self.takes(burst):
             return burst, True
+        room = self.maximum - self.unanswered - self.inflow.held
         self.unanswered += room
         return burst.first(room), False
+
+    def takes(self, burst: p.Burst) -> bool:
+        """Take simple messages, if all of them are within the limit."""
+        count = sum([message[2] > 0 for message in burst.messages])
+        if self.unanswered + count > self.maximum - self.inflow.held and self._speech.version == p.MQTT_5:
+            return False
+        self.unanswered += count
+        return True
 
     def publish(self, packet: p.Publish | p.Oversized) -> p.Publish | p.Oversized | None:
         """Take any other message; None when there is nothing to do. Raises Malformed with what it breaks."""

@@ -6,7 +6,7 @@ Who may send what, and when, is the table ``LIFE``. Times are seconds of any clo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from . import packets as p
 from .aliases import AliasesOut
@@ -60,9 +60,13 @@ class Session:
         """Take bytes from the client. Nothing behind a CONNECT is looked at before ``accept``."""
         if self.state == CLOSED:
             return []
+        items = self._parser.feed(data)
         if self.state == ONLINE:  # before, nothing counts as a sign of life: who dribbles gains no time
             self._heard = now
-        return self._take(self._parser.feed(data))
+            if len(items) == 1 and type(items[0]) is p.Burst and self.incoming.takes(items[0]):
+                self.demands += len(items[0].messages)
+                return cast("list[Event]", items)
+        return self._take(items)
 
     def heard(self, now: float) -> None:
         """Count the client as alive: it could not be heard while nobody listened."""

@@ -39,8 +39,8 @@ class Followers(Protocol):
         """Whether anybody follows a partition."""
         ...
 
-    def appended(self, piece: Slice, before: Position) -> None:
-        """Hand over entries that lie right after ``before``."""
+    def appended(self, piece: Slice, before: Position, size: int) -> None:
+        """Hand over entries of ``size`` bytes in all that lie right after ``before``."""
         ...
 
     def changed(self, partition: Partition) -> None:
@@ -68,7 +68,8 @@ class Appender:
         positions: list[Position] = [Position(0, 0)] * len(records)
         duplicates: set[int] = set()
         async with self._lock:
-            await self._settle(followers)
+            if self._doubts:
+                await self._settle(followers)
             chunks = [part for chunk in chunks if (part := unknown(chunk, positions, duplicates)) is not None]
             try:
                 await self._deliver(chunks, followers)
@@ -82,7 +83,8 @@ class Appender:
         for chunk in chunks:
             for index, position in zip(chunk.indexes, chunk.positions, strict=True):
                 positions[index] = position
-            duplicates.update(chunk.indexes[place] for place in chunk.duplicates)
+            if chunk.duplicates:
+                duplicates.update(chunk.indexes[place] for place in chunk.duplicates)
         for index, first in twins.items():
             positions[index] = positions[first]
             duplicates.add(index)
@@ -95,7 +97,8 @@ class Appender:
             # The server may just have closed an idle connection, or restarted: one more try finds out.
             if not self._link.served or isinstance(error.__cause__, TimeoutError):
                 raise
-            await self._settle(followers)
+            if self._doubts:
+                await self._settle(followers)
             await self._send([chunk for chunk in chunks if not chunk.positions], followers)
 
     async def _send(self, chunks: Sequence[Chunk], followers: Followers) -> None:
@@ -123,7 +126,7 @@ class Appender:
             chunk.number = chunk.shelf.number = chunk.shelf.number + 1
             commands.append(chunk.command(greeting.run, self.producer, chunk.shelf in flown, server_ms))
             flown.add(chunk.shelf)
-        commands.append(("PUBLISH", self._news, " ".join([self.producer, *(str(shelf.partition) for shelf in flown)])))
+        commands.append(("PUBLISH", self._news, " ".join([self.producer, *[shelf.name for shelf in flown]])))
         replies: list[Any] = []
         try:
             await self._link.send([*commands, *self._link.endpoint.confirm()], replies)
@@ -160,7 +163,7 @@ class Appender:
             shelf.recent, shelf.older = {}, shelf.recent
         if not count:
             return
-        shelf.grew(before.epoch, before.offset + count, max(map(len, chunk.packed)))
+        shelf.grew(before.epoch, before.offset + count, max(chunk.sizes))
         if followers.want(shelf.partition):
             facts: Iterable[tuple[Position, int, Record]] = zip(
                 chunk.positions, repeat(chunk.appended_at), chunk.records
@@ -169,12 +172,10 @@ class Appender:
                 known = set(chunk.duplicates)
                 facts = (one for place, one in enumerate(facts) if place not in known)
             entries = list(map(tuple.__new__, repeat(Entry), facts))
-            followers.appended(Slice(shelf.partition, entries, entries[-1].position), before)
+            followers.appended(Slice(shelf.partition, entries, entries[-1].position), before, chunk.size)
 
     async def _settle(self, followers: Followers) -> None:
         """Find out what became of the calls in doubt."""
-        if not self._doubts:
-            return
         shelves = {chunk.shelf: [one for one in self._doubts if one.shelf is chunk.shelf] for chunk in self._doubts}
         spans = [(chunks[0].number, chunks[-1].number) for chunks in shelves.values()]
         commands = [

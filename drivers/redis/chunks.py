@@ -36,6 +36,7 @@ class Chunk:
     ids: Sequence[str]
     packed: Sequence[bytes]
     appended_at: int
+    sizes: Sequence[int]
     number: int = 0
     all_minted: bool = False
     positions: list[Position] = field(default_factory=list)
@@ -43,6 +44,11 @@ class Chunk:
 
     def __post_init__(self) -> None:
         self.all_minted = all(map(_minted, self.records))
+
+    @property
+    def size(self) -> int:
+        """Bytes, as stored."""
+        return sum(self.sizes)
 
     def command(self, run: str, producer: str, follows: bool, server_ms: float) -> Command:
         """The script call."""
@@ -58,7 +64,7 @@ class Chunk:
     def take(self, result: bytes) -> tuple[Position, int]:
         """Read the script's result; returns the position before the new entries, and their count."""
         _, epoch, first, count, *known = result.split()
-        before = Position(int(epoch), int(first) - 1)
+        before: Position = tuple.__new__(Position, (int(epoch), int(first) - 1))
         fresh = places(before, int(count))
         if known:
             found = dict(_found(word) for word in known)
@@ -71,7 +77,7 @@ class Chunk:
 
     def minted(self) -> Iterator[tuple[str, Position]]:
         """Where the minted records are."""
-        known = zip(self.ids, self.positions, strict=True)
+        known = zip(self.ids, self.positions)  # noqa: B905 - the script has answered for each, and this is counted in µs
         if self.all_minted:
             return known
         return (pair for record, pair in zip(self.records, known, strict=True) if record.minted)
@@ -92,7 +98,9 @@ def divide(records: Sequence[Record], shelves: Shelves, now: int) -> tuple[list[
     chunks: list[Chunk] = []
     twins: dict[int, int] = {}
     for partition, lane in lanes.items():
-        owners[partition].forget_settled()
+        shelf = owners[partition]
+        if shelf.settled:
+            shelf.forget_settled()
         mine = records if len(lanes) == 1 else [records[index] for index in lane]
         ids = list(map(_message_id, mine))
         if len(set(ids)) < len(ids):
@@ -100,20 +108,22 @@ def divide(records: Sequence[Record], shelves: Shelves, now: int) -> tuple[list[
             mine = [records[index] for index in lane]
             ids = list(map(_message_id, mine))
         packed = list(map(pack, mine, repeat(now)))
-        shelf = owners[partition]
-        if len(packed) <= CHUNK_RECORDS and sum(map(len, packed)) <= CHUNK_BYTES:
-            chunks.append(Chunk(shelf, lane, mine, ids, packed, now))
+        sizes = list(map(len, packed))
+        if len(packed) <= CHUNK_RECORDS and sum(sizes) <= CHUNK_BYTES:
+            chunks.append(Chunk(shelf, lane, mine, ids, packed, now, sizes))
             continue
-        for start, stop in _bites(packed):
+        for start, stop in _bites(sizes):
             bite = slice(start, stop)
-            chunks.append(Chunk(shelf, lane[bite], mine[bite], ids[bite], packed[bite], now))
+            chunks.append(Chunk(shelf, lane[bite], mine[bite], ids[bite], packed[bite], now, sizes[bite]))
     return chunks, twins
 
 
 def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Chunk | None:
     """The part of a chunk that this driver object has not appended already; the rest is filled in."""
-    shelf = chunk.shelf
-    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(chunk.ids)]
+    shelf, ids = chunk.shelf, chunk.ids
+    if shelf.recent.keys().isdisjoint(ids) and shelf.older.keys().isdisjoint(ids) and not shelf.settled:
+        return chunk
+    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(ids)]
     if not known:
         return chunk
     rest: list[int] = []
@@ -133,6 +143,7 @@ def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Ch
         [chunk.ids[place] for place in rest],
         [chunk.packed[place] for place in rest],
         chunk.appended_at,
+        [chunk.sizes[place] for place in rest],
     )
 
 
@@ -164,11 +175,11 @@ def _first_ones(lane: Sequence[int], ids: Sequence[str], twins: dict[int, int]) 
             twins[index] = known
 
 
-def _bites(packed: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    start = size = 0
-    for place, record in enumerate(packed):
-        if place > start and (place - start >= CHUNK_RECORDS or size + len(record) > CHUNK_BYTES):
+def _bites(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start >= CHUNK_RECORDS or total + size > CHUNK_BYTES):
             yield start, place
-            start, size = place, 0
-        size += len(record)
-    yield start, len(packed)
+            start, total = place, 0
+        total += size
+    yield start, len(sizes)

@@ -140,11 +140,13 @@ class Feed:
 
     def want(self, partition: Partition) -> bool:
         """Whether anybody follows a partition."""
-        return any(partition in follower.places for follower in self._followers)
+        for follower in self._followers:  # no generator: this is asked of each append
+            if partition in follower.places:
+                return True
+        return False
 
-    def appended(self, piece: Slice, before: Position) -> None:
-        """Hand over entries that were appended here, right after ``before``."""
-        size = sum(len(entry.record.body) for entry in piece.entries)
+    def appended(self, piece: Slice, before: Position, size: int) -> None:
+        """Hand over entries of ``size`` bytes in all that were appended here, right after ``before``."""
         for follower in self._followers:
             follower.offer(piece, before, size)
 

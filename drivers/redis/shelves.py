@@ -30,12 +30,13 @@ class Shelf:
     """
 
     __slots__ = (
-        "epoch", "keys", "largest", "last", "number", "older", "partition", "recent", "seen_at", "settled",
+        "epoch", "keys", "largest", "last", "name", "number", "older", "partition", "recent", "seen_at", "settled",
         "settled_until",
     )  # fmt: skip
 
     def __init__(self, partition: Partition, keys: PartitionKeys) -> None:
         self.partition = partition
+        self.name = str(partition)
         self.keys = keys
         self.epoch = self.last = self.largest = self.number = 0
         self.seen_at = float("-inf")

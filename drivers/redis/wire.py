@@ -35,6 +35,8 @@ class Wire(asyncio.Protocol):
         self._answers: deque[Any] = deque()
         self._wanted = 0
         self._ready: asyncio.Future[None] | None = None
+        self._limit: float | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._broken: Exception | None = None
         self._progress = 0.0
         self._loop = asyncio.get_running_loop()
@@ -80,23 +82,25 @@ class Wire(asyncio.Protocol):
             raise self._broken
         self._wanted = count
         self._ready = ready = self._loop.create_future()
-        timer = None
+        self._limit = limit
         if limit is not None:
             self._progress = self._loop.time()
-            timer = self._loop.call_at(self._progress + limit, self._late, ready, limit, self._progress)
+            if self._watch is None:
+                self._watch = self._loop.call_at(self._progress + limit, self._late)
         try:
             await ready
         finally:
             self._ready = None
-            if timer is not None:
-                timer.cancel()
 
-    def _late(self, ready: asyncio.Future[None], limit: float, since: float) -> None:
-        """Time is up for the next answer, unless others came meanwhile."""
-        if ready.done() or ready is not self._ready:
+    def _late(self) -> None:
+        """Time may be up for the next answer. One timer looks after all waits: most end long before."""
+        self._watch = None
+        ready, limit = self._ready, self._limit
+        if ready is None or limit is None or ready.done():
             return
-        if self._progress > since:
-            self._loop.call_at(self._progress + limit, self._late, ready, limit, self._progress)
+        due = self._progress + limit
+        if self._loop.time() < due:
+            self._watch = self._loop.call_at(due, self._late)
         else:
             ready.set_exception(TimeoutError(f"no answer within {limit:g} s"))
 
@@ -126,6 +130,8 @@ class Wire(asyncio.Protocol):
         self._break(ConnectionBroken(f"the connection was lost: {exc}" if exc else "the server closed the connection"))
 
     def _break(self, error: Exception) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         if self._broken is None:
             self._broken = error
             if self._ready is not None and not self._ready.done():

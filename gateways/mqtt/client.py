@@ -25,6 +25,13 @@ log = structlog.get_logger("iotsphere.mqtt")
 
 CONGESTION_CHECK_S: Final = 0.05
 CUT_AFTER_S: Final = 5.0
+# A client's rate is looked at when it owes so much, or after a while: each look costs as much as parsing a message.
+PAY_MESSAGES: Final = 32
+PAY_BYTES: Final = 64 * 1024
+PAY_EVERY_S: Final = 0.05
+# What isinstance knows at once: to join types anew for each packet costs more than most of what is done with it.
+_MESSAGES: Final = (p.Burst, p.Publish, p.Oversized)
+_REQUESTS: Final = (p.Subscribe, p.Unsubscribe)
 STRANGER: Final = "anonymous clients are not admitted: send a user name and password, or a token"
 
 
@@ -32,7 +39,8 @@ class MqttClient:
     """A connection. ``visit``: what it does here, once its credential is believed. ``ended``: why it is over."""
 
     __slots__ = (
-        "_bytes_owed", "_certificate", "_closing_since", "_door", "_login", "_loop", "_lost", "_over", "_paused", "_wire",
+        "_bytes_owed", "_certificate", "_closing_since", "_door", "_login", "_loop", "_lost", "_over", "_paid_at",
+        "_paused", "_wire",
         "address", "ended", "farewell", "session", "since", "visit",
     )  # fmt: skip
 
@@ -50,6 +58,7 @@ class MqttClient:
         self._paused: tuple[str, ...] = ()
         self._login: asyncio.Task[None] | None = None
         self._bytes_owed = 0
+        self._paid_at = 0.0
         self._closing_since = 0.0
         self._lost = False
         self._over = False
@@ -58,7 +67,8 @@ class MqttClient:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the socket."""
-        self._handle(self.session.receive(data, self._loop.time()), len(data))
+        now = self._loop.time()
+        self._handle(self.session.receive(data, now), len(data), now)
 
     def has_room(self, room: bool) -> None:
         """The socket takes more, or no more for now: a client that does not read is not read either."""
@@ -122,14 +132,14 @@ class MqttClient:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _handle(self, events: list[Event], size: int = 0) -> None:
+    def _handle(self, events: list[Event], size: int = 0, now: float = 0.0) -> None:
         messages: list[p.Burst | p.Publish | p.Oversized] = []
         ended: Ended | None = None
         visit = self.visit
         if self._door.use.playground is not None:
             events = self._door.use.playground.received(events)
         for event in events:
-            if isinstance(event, p.Burst | p.Publish | p.Oversized):
+            if isinstance(event, _MESSAGES):
                 messages.append(event)
             elif isinstance(event, p.Connect):
                 self.pause("login")
@@ -138,15 +148,19 @@ class MqttClient:
                 ended = event
             elif visit is None:
                 continue
-            elif isinstance(event, p.Subscribe | p.Unsubscribe):
+            elif isinstance(event, _REQUESTS):
                 visit.request(event)
             else:
                 visit.outbox.settled(event)
                 visit.outbox.pump()
         if messages and visit is not None:
             visit.take(messages)
-        if visit is not None and size:
-            self._pay(visit.principal, size)
+        if size and visit is not None:
+            self._bytes_owed += size
+            owes = self.session.demands >= PAY_MESSAGES or self._bytes_owed >= PAY_BYTES
+            if owes or now - self._paid_at >= PAY_EVERY_S:
+                self._paid_at = now
+                self._pay(visit.principal)
         if ended is None:
             self.moved()
         else:
@@ -163,7 +177,8 @@ class MqttClient:
         if ingress.failed is not None:
             self.close(*ingress.failed)
         elif not ingress.blocked:
-            self.resume("log")
+            if self._paused:
+                self.resume("log")
         else:
             self.pause("log")
             if not ingress.busy:  # others fill the queue to the log, and none of their answers comes here
@@ -171,10 +186,11 @@ class MqttClient:
 
     def flush(self) -> None:
         """Send what the session has to say."""
-        data = self.session.take()
+        speech = self.session.speech
+        data = speech.take()
         if data:
             self._wire.write(data)
-        if self.session.speech.unkept and self.visit is not None:
+        if speech.unkept and self.visit is not None:
             self.visit.record.check()
 
     def pause(self, why: str) -> None:
@@ -193,17 +209,17 @@ class MqttClient:
                 self.session.heard(self._loop.time())
                 self._wire.resume_reading()
 
-    def _pay(self, principal: Principal, size: int) -> None:
+    def _pay(self, principal: Principal) -> None:
         """Take what the client demanded from its rate; read no further while it is in debt."""
-        self._bytes_owed += size
         rates = self._door.use.rates
         delay = rates.take(principal, self.session.demands, self._bytes_owed, self._loop.time())
         if delay <= 0:
             self.session.demands = self._bytes_owed = 0
-            self.resume("rate")
+            if self._paused:
+                self.resume("rate")
         elif self.session.state != CLOSED:
             self.pause("rate")
-            self._loop.call_later(delay, self._pay, principal, 0)
+            self._loop.call_later(delay, self._pay, principal)
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 

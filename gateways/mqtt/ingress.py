@@ -78,7 +78,7 @@ class MqttIngress:
 
     def take(self, items: Sequence[_Item]) -> None:
         """Admit messages and submit them."""
-        if self._deferred or any(map(self._is_unsure, items)):
+        if self._deferred or (self._session.incoming.inflow.unsure and any(map(self._is_unsure, items))):
             self._deferred.extend(items)
             if self._sorting_out is None:
                 self._sorting_out = asyncio.get_running_loop().create_task(self._sort_out())

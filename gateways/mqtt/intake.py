@@ -73,13 +73,15 @@ class MqttIntake:
         self._session = session
         self._principal = principal
         self._ids = MessageIds()
+        self._now = door.use.clock.now
+        self._edge = door.use.edge
         self._ways: dict[bytes, _Way] = {}
         self._batch = Batch(0)
         self._done: list[Batch] = []
 
     def take(self, items: Iterable[p.Burst | p.Publish | p.Oversized]) -> list[Batch]:
         """Admit messages."""
-        self._begin()
+        self._batch = Batch(self._now())
         for item in items:
             match item:
                 case p.Burst():
@@ -90,12 +92,6 @@ class MqttIntake:
                     self._oversized(item)
             if self._batch.close is not None:
                 break
-        return self._end()
-
-    def _begin(self) -> None:
-        self._batch = Batch(self._door.use.clock.now())
-
-    def _end(self) -> list[Batch]:
         batches, self._done = self._done, []
         batch = self._batch
         if batch.records or batch.ids or batch.close is not None:
@@ -106,7 +102,7 @@ class MqttIntake:
 
     def _burst(self, burst: p.Burst) -> None:
         ways = self._ways
-        admit = self._door.use.edge.admit
+        admit = self._edge.admit
         batch = self._batch
         add = batch.records.append
         answer = batch.ids.append
@@ -121,7 +117,7 @@ class MqttIntake:
                 way = self._way(topic)
             if payload and isinstance(way, Route):
                 try:
-                    add(admit(way, payload, now, retain=first & 1 == 1, qos=first >> 1 & 3))
+                    add(admit(way, payload, now, first & 1 == 1, first >> 1 & 3))
                     size += len(payload)
                 except MessageRefused as error:
                     self._refuse(batch, message, error)
@@ -177,7 +173,7 @@ class MqttIntake:
         message_id = says.message_id
         if message_id is None and packet.flags & QOS_2:
             message_id = self._session.incoming.inflow.message_id(packet.packet_id)
-        return self._door.use.edge.admit(
+        return self._edge.admit(
             route,
             packet.payload,
             now,
@@ -203,7 +199,7 @@ class MqttIntake:
 
     def answer_only(self, packet: p.Publish | p.Oversized) -> Batch:
         """The batch of a message at QoS 2 that is in the log already."""
-        self._begin()
+        self._batch = Batch(self._now())
         self._owe(packet.packet_id, packet.flags)
         return self._batch
 
@@ -241,7 +237,7 @@ class MqttIntake:
         )
         if isinstance(way, IotSphereError):
             error = way
-        batch.records.append(oversized_letter(self._door.use.edge, self._principal, packet, error, batch.now))
+        batch.records.append(oversized_letter(self._edge, self._principal, packet, error, batch.now))
         self._answer_refusal(batch, packet.topic, packet.packet_id, error)
 
     def _way(self, topic: bytes) -> _Way:
@@ -275,7 +271,7 @@ class MqttIntake:
     def _refuse(self, batch: Batch, message: _Message, error: IotSphereError) -> None:
         topic, payload, packet_id, _ = message
         batch.size += len(payload)
-        edge = self._door.use.edge
+        edge = self._edge
         batch.records.append(edge.dead_letter(self._principal, topic.decode(), payload, batch.now, error))
         self._answer_refusal(batch, topic, packet_id, error)
 

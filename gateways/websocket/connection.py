@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -169,6 +170,8 @@ class Client:
         self.closing: asyncio.Task[None] | None = None
         self._limits = limits
         self._unsent = 0
+        self._due: list[Callable[[], None]] = []
+        self._leaving = False
         self.bytes_out = 0
 
     @property
@@ -183,11 +186,24 @@ class Client:
             return
         connection.protocol.send_text(frame)
         self.bytes_out += len(frame)
-        if not self._unsent:  # all frames of one turn of the event loop leave in one write
-            connection.loop.call_soon(self._flush)
         self._unsent += len(frame)
+        self._leave()
+
+    def soon(self, write: Callable[[], None]) -> None:
+        """Call ``write`` once, before what was written in this turn of the event loop leaves."""
+        self._due.append(write)
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._leaving:  # all frames of one turn of the event loop leave in one write
+            self._leaving = True
+            self.connection.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        due, self._due = self._due, []
+        for write in due:
+            write()
+        self._leaving = False
         was_full = self._unsent > self._limits.outbox_bytes
         self._unsent = 0
         connection = self.connection

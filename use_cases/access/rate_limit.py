@@ -10,6 +10,7 @@ from ...entities.principal import Principal
 
 REMEMBERED_CLIENTS: Final = 20_000
 ROUNDING_S: Final = 1e-6
+NO_LIMIT: Final = 1e15
 
 
 class Rate(NamedTuple):
@@ -29,36 +30,33 @@ class _Bucket:
     in debt, so a batch of any size passes, and is paid for afterwards.
     """
 
-    __slots__ = ("_at", "_bytes", "_messages", "_rate")
+    __slots__ = ("_at", "_rate", "_room", "bytes", "messages")
 
     def __init__(self, rate: Rate, now: float) -> None:
-        self._rate = rate
-        self._messages = _capacity(rate.messages, rate.burst)
-        self._bytes = _capacity(rate.bytes, rate.burst)
+        self._rate = Rate(rate.messages or NO_LIMIT, rate.bytes or NO_LIMIT, rate.burst)
+        self._room = max(1.0, self._rate.messages * rate.burst), max(1.0, self._rate.bytes * rate.burst)
+        self.messages, self.bytes = self._room
         self._at = now
 
-    def delay(self, now: float) -> float:
+    def fill(self, now: float) -> bool:
+        """Add what came with time; tells whether something may be taken."""
+        passed = now - self._at
+        if passed > 0:
+            self._at = now
+            most, largest = self._room
+            messages, size, _ = self._rate
+            self.messages += passed * messages
+            if self.messages > most:
+                self.messages = most
+            self.bytes += passed * size
+            if self.bytes > largest:
+                self.bytes = largest
+        return self.messages >= 1 and self.bytes >= 1
+
+    def delay(self) -> float:
         """Seconds until something may be taken."""
-        rate = self._rate
-        passed = max(0.0, now - self._at)
-        self._at = max(now, self._at)
-        delay = 0.0
-        if rate.messages:
-            self._messages = min(_capacity(rate.messages, rate.burst), self._messages + passed * rate.messages)
-            delay = (1 - self._messages) / rate.messages
-        if rate.bytes:
-            self._bytes = min(_capacity(rate.bytes, rate.burst), self._bytes + passed * rate.bytes)
-            delay = max(delay, (1 - self._bytes) / rate.bytes)
+        delay = max((1 - self.messages) / self._rate.messages, (1 - self.bytes) / self._rate.bytes)
         return delay if delay > ROUNDING_S else 0.0
-
-    def take(self, messages: int, size: int) -> None:
-        """Use up, into debt if need be."""
-        self._messages -= messages
-        self._bytes -= size
-
-
-def _capacity(rate: float, burst: float) -> float:
-    return max(1.0, rate * burst)
 
 
 class RateLimit:
@@ -83,12 +81,14 @@ class RateLimit:
         domain = self._domains.get(principal.domain)
         if domain is None:
             domain = self._domains[principal.domain] = _Bucket(self._domain, now)
-        delay = max(client.delay(now), domain.delay(now))
-        if delay > 0:
+        # Both are filled, whatever the first one says.
+        if not client.fill(now) & domain.fill(now) and (delay := max(client.delay(), domain.delay())) > 0:
             self.refused += messages
             return delay
-        client.take(messages, size)
-        domain.take(messages, size)
+        client.messages -= messages
+        client.bytes -= size
+        domain.messages -= messages
+        domain.bytes -= size
         return 0.0
 
     def check(self, principal: Principal, messages: int, size: int, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -36,6 +36,9 @@ class Outbox:
 
     def write(self, frame: bytes) -> None:
         self.frames.append(orjson.loads(frame))
+
+    def soon(self, write: Callable[[], None]) -> None:
+        write()
 
     def close(self, code: int, reason: str) -> None:
         self.closed = self.closed or (code, reason)
