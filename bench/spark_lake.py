@@ -1,7 +1,4 @@
-"""`python -m bench.spark_lake`: the lake as a stream from Redis Streams, and as a batch of growing size.
-
-Seconds by the clock depend on who else uses the machine; the CPU seconds of all processes that take part do so less.
-"""
+"""`python -m bench.spark_lake`: the lake as a stream from Redis Streams, and as a batch of growing size."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from tests.support.readings import Plan, pieces
 from tests.support.servers import redis
 from tests.support.telemetry import fill_redis
 
-from .spark_rollup import Cost, cost_of
+from .spark_cost import Cost, cost_of
 
 ROOT: Final = Path(__file__).parent.parent
 TARGET: Final = 35_000
@@ -37,11 +34,15 @@ SIZES: Final = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """``rate``: rows a second from the end of the first batch on, which starts the workers, to the end of the last."""
+    """``rate``: rows a second from the end of the first batch on, which starts the workers, to the end of the last.
+
+    ``cpu``: CPU seconds for a million rows over the same time, of all processes but Redis.
+    """
 
     rows: int
     batches: int
     rate: float
+    cpu: float
 
 
 def stream(folder: Path, messages: int, per_batch: int) -> Streamed:
@@ -62,7 +63,8 @@ def stream(folder: Path, messages: int, per_batch: int) -> Streamed:
     if rows != messages:
         raise RuntimeError(f"{messages} messages became {rows} rows")
     later = sum(facts["rows"] for facts in batches[1:])
-    return Streamed(rows, len(batches), later / (batches[-1]["at"] - batches[0]["at"]))
+    wall, cpu = (batches[-1][name] - batches[0][name] for name in ("at", "cpu"))
+    return Streamed(rows, len(batches), later / wall, cpu / later * 1e6)
 
 
 def grow(folder: Path, sizes: Sequence[int]) -> list[tuple[int, Cost]]:
@@ -118,7 +120,10 @@ def main(
     try:
         if messages:
             told = stream(folder, messages, per_batch)
-            console.print(f"stream from Redis: {told.rate:,.0f} rows/s over {told.batches} batches; target {TARGET:,}")
+            console.print(
+                f"stream from Redis: {told.rate:,.0f} rows/s over {told.batches} batches, {told.cpu:.1f} CPU s per million; "
+                f"target {TARGET:,}"
+            )
         if costs := grow(folder, [size for size in SIZES if size <= most]) if most else []:
             for size, cost in costs:
                 console.print(f"batch of {size:,}: {cost.told(size)}")

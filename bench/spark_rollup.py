@@ -1,20 +1,13 @@
-"""`python -m bench.spark_rollup`: the rollup in batch beside DuckDB on the same files, and in stream into MongoDB.
-
-Seconds by the clock depend on who else uses the machine; the CPU seconds of all processes that take part do so less.
-"""
+"""`python -m bench.spark_rollup`: the rollup in batch beside DuckDB on the same files, and in stream into MongoDB."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import duckdb
-import psutil
 import pyarrow.parquet as pq
 import typer
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +20,8 @@ from iotsphere.drivers.spark.session import open_session
 from tests.support.mongo import NAME, single
 from tests.support.readings import Plan, pieces
 
+from .spark_cost import Cost, cost_of
+
 METRICS: Final = ("temperature", "humidity", "battery", "energy")
 # The same rows, as DuckDB would be asked for them; without the growth of counters and the marks.
 PEER: Final = """
@@ -35,37 +30,6 @@ WITH once AS (SELECT * FROM read_parquet('{files}') WHERE value IS NOT NULL
 SELECT device_id, metric, date_trunc('{unit}', event_time) AS start, count(*), sum(value), min(value), max(value),
     avg(value), arg_max(value, (event_time, "offset", sample)), quantile_disc(value, [0.5, 0.95, 0.99])
 FROM once GROUP BY ALL"""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds by the clock, and CPU seconds of this process and all that it started."""
-
-    wall: float
-    cpu: float
-
-    def told(self, rows: int) -> str:
-        """For people."""
-        return f"{self.wall:.1f} s, {rows / self.wall:,.0f} rows/s; {self.cpu / rows * 1e6:.1f} CPU s per million rows"
-
-
-def cost_of(work: Callable[[], None]) -> Cost:
-    """What some work costs."""
-    wall, cpu = time.perf_counter(), _cpu()
-    work()
-    return Cost(time.perf_counter() - wall, _cpu() - cpu)
-
-
-def _cpu() -> float:
-    me = psutil.Process()
-    used = 0.0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used += times.user + times.system + times.children_user + times.children_system * (process != me)
-    return used
 
 
 def run_to(database: str, *, following: bool) -> Run:
@@ -118,15 +82,15 @@ def main(
     try:
         spark = open_session("bench", "local[2]", {"spark.sql.shuffle.partitions": "4"}, folder / "spark")
         if rows:
-            _write(folder / "batch", rows, 1_000_000, devices, period_s)
-            _write(folder / "warm", 20_000, 20_000, devices, period_s)
+            write_fleet(folder / "batch", rows, 1_000_000, devices, period_s)
+            write_fleet(folder / "warm", 20_000, 20_000, devices, period_s)
             in_batch(spark, str(folder / "warm"), run_to("", following=False))
             ours = in_batch(spark, str(folder / "batch"), run_to("", following=False))
             peer = by_duckdb(str(folder / "batch"))
             console.print(f"batch of {rows:,}: {ours.told(rows)}")
             console.print(f"DuckDB on the same: {peer.told(rows)}; {ours.wall / peer.wall:.1f} times as long here")
         if streamed:
-            _write(folder / "stream", streamed, 100_000, devices, period_s, skew=skew)
+            write_fleet(folder / "stream", streamed, 100_000, devices, period_s, skew=skew)
             with single(folder / "mongo") as server:
                 run = run_to(f"mongodb://127.0.0.1:{server.port}/bench?replicaSet={NAME}", following=True)
                 cost = in_stream(spark, str(folder / "stream"), run, folder / "checkpoint")
@@ -136,7 +100,10 @@ def main(
         shutil.rmtree(folder)
 
 
-def _write(folder: Path, rows: int, piece: int, devices: int, period_s: float, *, skew: bool = False) -> None:
+def write_fleet(
+    folder: Path, rows: int, piece: int, devices: int = 500, period_s: float = 5.0, *, skew: bool = False
+) -> None:
+    """Write the readings of a fleet as Parquet files of so many rows; ``skew``: nine in ten are of one device."""
     folder.mkdir()
     plan = Plan(rows, devices, METRICS, period_s=period_s, late=0)
     for number, fleet in enumerate(pieces(plan, piece)):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.sql import DataFrame
 
-from iotsphere.drivers.spark.jobs import Run
-from iotsphere.drivers.spark.jobs.lake import JOB
-from iotsphere.spark import session, telemetry_stream
+from iotsphere.drivers.spark.jobs import Counts, Run
+from iotsphere.drivers.spark.jobs.lake import JOB, write_unread
+from iotsphere.drivers.spark.runner import Plan, Runner
+from iotsphere.drivers.spark.unread import Unread
+from iotsphere.spark import IotSphereSource, session
+
+from .spark_cost import cpu_of_all
 
 
 def main(
@@ -27,22 +31,22 @@ def main(
 ) -> None:
     """Write all that the log holds now into a lake, and end."""
     spark = session("lake", master)
-    settings = {option.name: option.default for option in JOB.options} | {"compact_s": compact_s}
-    run = Run(settings, checkpoint.name, following=True, output=output, database="")
 
-    def keep(frame: DataFrame, batch: int) -> None:
+    def keep(unread: Unread, run: Run, batch: int) -> Counts:
         start = time.perf_counter()
-        counts = JOB.write(JOB.transform(frame, run), run, batch)
-        upkept = JOB.tick(run)
-        tell(batch=batch, seconds=time.perf_counter() - start, **counts, **upkept)
+        counts = write_unread(unread, run, batch)
+        tell(batch=batch, seconds=time.perf_counter() - start, **counts)
+        return counts
+
+    def make_run(application: str, following: bool) -> Run:
+        return Run(JOB.settings({"compact_s": str(compact_s)}), application, following, output, database="")
 
     def tell(**facts: object) -> None:
-        print(json.dumps({"at": time.time(), **facts}), flush=True)
+        print(json.dumps({"at": time.time(), "cpu": cpu_of_all(), **facts}), flush=True)
 
     tell(started=True)
-    stream = telemetry_stream(spark, log=log, maxMessagesPerBatch=per_batch).writeStream.foreachBatch(keep)
-    query = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    source = {"log": log, "maxMessagesPerBatch": str(per_batch)}
+    Runner(spark, Plan(replace(JOB, direct=keep), source, make_run, checkpoint), IotSphereSource)()
     tell(ended=True)
     sys.stdout.flush()
     spark.stop()

@@ -39,6 +39,16 @@ MESSAGES: Final = StructType(
 )
 
 
+SPLITS: Final = StructType(
+    [
+        StructField("domain", StringType(), False),
+        StructField("channel", StringType(), False),
+        StructField("partition", IntegerType(), False),
+        *(StructField(f"{end}_{part}", LongType(), False) for end in ("start", "end") for part in ("epoch", "offset")),
+    ]
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """Which rows an entry has. ``add(entry, rows)`` adds them to a list of tuples in the order of the columns.
@@ -78,7 +88,12 @@ def add_message(entry: Entry, rows: list[Any]) -> None:
     )  # fmt: skip
 
 
+def _add_nothing(entry: Entry, rows: list[Any]) -> None:
+    """Entries have no rows of their own."""
+
+
 FORMATS: Final = {
     "readings": Format("readings", SPARK_SCHEMA, add_rows, readings_of),
     "messages": Format("messages", MESSAGES, add_message),
+    "splits": Format("splits", SPLITS, _add_nothing),
 }

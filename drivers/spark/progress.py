@@ -26,11 +26,14 @@ class Progress:
     place: Mapping[str, list[int]] = field(default_factory=dict)
     tasks: tuple[int, int] = (0, 0)
 
-    def batch(self, told: Mapping[str, Any]) -> None:
-        """Take note of what Spark says of a batch that is done, as JSON's values."""
+    def batch(self, told: Mapping[str, Any], counted: int | None = None) -> None:
+        """Take note of what Spark says of a batch that is done, as JSON's values.
+
+        ``counted``: its rows where the job counted them; Spark counts them each time that the job looks at them.
+        """
         source = told["sources"][0]
         start, end, latest = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
-        rows = int(told.get("numInputRows") or 0)
+        rows = int(told.get("numInputRows") or 0) if counted is None else counted
         moved = distance(start, end)
         self.rows += rows
         self.messages += moved

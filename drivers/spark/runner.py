@@ -21,9 +21,10 @@ from ...entities.errors import RequestInvalid, Unavailable
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
 from .failures import failure_of, is_busy
-from .jobs import Job, Run
+from .jobs import Counts, Job, Run
 from .progress import Progress, distance
 from .source import LogSource, Wanted, read_options
+from .unread import Reading, Unread, reading
 
 POLL_S: Final = 1
 TICK_S: Final = 5.0
@@ -65,6 +66,8 @@ class Runner:
         self._at_border = threading.Event()
         self._failure: BaseException | None = None
         self._seen = ""
+        self._counted: dict[int, int | None] = {}
+        self._reading: Reading | None = None
         self._ticked = time.monotonic()
         spark.dataSource.register(kind)
 
@@ -129,10 +132,10 @@ class Runner:
             start = places.offsets(places.resolve(ranges, known, wanted.start, now))
             end = places.offsets(places.resolve(ranges, known, wanted.end, now))
         settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
-        readings = self._spark.read.format("iotsphere").options(**settled).load()
+        readings = self._spark.read.format("iotsphere").options(**self._shape(settled, wanted)).load()
         run = self._plan.make_run(f"{job.name}-{uuid4()}", False)
         begun = time.monotonic()
-        self.progress.counts.update(job.write(job.transform(readings, run), run, 0))
+        self.progress.counts.update(self._keep(readings, run, 0))
         done = self.progress
         done.batches, done.messages, done.lag, done.place = 1, distance(start, end), 0, end
         done.rate = done.messages / max(time.monotonic() - begun, 0.001)
@@ -148,7 +151,7 @@ class Runner:
             if checkpoint.start is not None:
                 source["from"] = json.dumps(checkpoint.start)
             source.pop("to", None)
-            readings = self._spark.readStream.format("iotsphere").options(**source).load()
+            readings = self._spark.readStream.format("iotsphere").options(**self._shape(source, wanted)).load()
             for patience in reversed(range(STARTS)):
                 try:
                     self._watch(self._start(readings, run, checkpoint), run, watch)
@@ -158,6 +161,20 @@ class Runner:
                         raise
                 else:
                     return
+
+    def _shape(self, source: Mapping[str, str], wanted: Wanted) -> Mapping[str, str]:
+        """The options of the source: where the job reads by itself, it is only told what to read."""
+        if self._plan.job.direct is None or wanted.form.name != "readings":
+            return source
+        self._reading = reading(self._kind.opening, wanted.log, wanted.losses)
+        return {**source, "rows": "splits"}
+
+    def _keep(self, part: DataFrame, run: Run, number: int, *, done: bool = False) -> Counts:
+        """Have the job write what it makes of a batch; ``done``: it was made already."""
+        job = self._plan.job
+        if job.direct is not None and self._reading is not None:
+            return job.direct(Unread(part, self._reading), run, number)
+        return job.write(part if done else job.transform(part, run), run, number)
 
     def _opened(self, folder: Path, wanted: Wanted) -> AbstractContextManager[Checkpoint]:
         job = self._plan.job
@@ -191,8 +208,9 @@ class Runner:
                 raise StoppedAtBorder
             with self._gate:
                 try:
-                    counts = job.write(part if job.stateful else job.transform(part, run), run, number)
+                    counts = self._keep(part, run, number, done=job.stateful)
                     self.progress.counts.update(counts)
+                    self._counted[number] = counts.get("rows")
                 except BaseException as error:
                     self._failure = error
                     raise
@@ -227,7 +245,7 @@ class Runner:
         for told in query.recentProgress:
             if told.timestamp > self._seen and told.sources:
                 self._seen = told.timestamp
-                self.progress.batch(json.loads(told.json))
+                self.progress.batch(json.loads(told.json), self._counted.pop(told.batchId, None))
 
     def _tick(self, run: Run) -> None:
         """Let the job do what is due, when no batch is being written."""

@@ -13,6 +13,8 @@ from ....entities.errors import RequestInvalid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from ..unread import Unread
+
 # Module and caption, so that the list needs neither Spark nor what else a job imports.
 JOBS: Final[Mapping[str, str]] = {
     "lake": "keep every reading in a Delta table that DuckDB, pandas and Spark open",
@@ -88,6 +90,8 @@ class Job:
     summary; it may be called again with the same batch number after a crash, and must then change nothing. Each use
     of the frame in ``write`` reads the log again: persist it where it is used twice.
 
+    ``direct``: the same as ``write`` after ``transform``, of readings that are still to be read.
+
     ``stateful`` False: both are called with each micro-batch by itself. True: the transform is applied to the stream
     itself and may use Spark's state; ``mode`` is its output mode. In a batch run both are called once, with batch 0.
     ``tick`` is called every few seconds in a stream, never at the same time as ``write``, also when nothing arrives.
@@ -101,6 +105,7 @@ class Job:
     version: int
     transform: Callable[[DataFrame, Run], DataFrame]
     write: Callable[[DataFrame, Run, int], Counts]
+    direct: Callable[[Unread, Run, int], Counts] | None = None
     stateful: bool = False
     mode: str = "append"
     follows: bool = True

@@ -13,6 +13,7 @@ from ..schema import KEY
 from ..sinks.delta import DeltaLake
 from ..sinks.parquet import DATE
 from ..sinks.upkeep import Upkeep
+from ..unread import Unread
 from . import Counts, Job, Option, Run
 
 UNTRUSTED: Final = "clock_untrusted"
@@ -79,10 +80,20 @@ def lake_in(folder: Path) -> DeltaLake:
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:
     """Add the rows that the table does not hold yet. A batch run leaves it tidy; a stream does when it is due."""
-    counts = lake_in(run.output).append(result, run.application, batch)
+    return _and_upkeep(lake_in(run.output).append(result, run.application, batch), run)
+
+
+def _and_upkeep(counts: Counts, run: Run) -> Counts:
     if run.following:
         return {**counts, **tick(run)}
     return {**counts, **maintain(run)} if run.options["compact_s"] else counts
+
+
+def write_unread(unread: Unread, run: Run, batch: int) -> Counts:
+    """The same of readings that are still to be read: whoever reads some writes them, in one go."""
+    rows = transform(unread.readings, run)
+    counts = lake_in(run.output).append(rows, run.application, batch, unread)
+    return _and_upkeep(counts, run)
 
 
 def maintain(run: Run) -> Counts:
@@ -110,6 +121,7 @@ JOB: Final = Job(
     version=1,
     transform=transform,
     write=write,
+    direct=write_unread,
     options=OPTIONS,
     output="lake",
     tick=tick,

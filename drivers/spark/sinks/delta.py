@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ....entities.errors import DatabaseUnavailable, RequestInvalid
-from .parquet import DATE, FACTS, Written, sync, writing
+from ..unread import Unread
+from .parquet import DATE, FACTS, Written, dated, sync, writing
 
 ATTEMPTS: Final = 12
 PAUSE_S: Final = 0.2
@@ -74,15 +75,18 @@ class DeltaLake:
             raise RequestInvalid(f"{self.folder} cannot be read as a Delta table: {error}") from error
         return self._table
 
-    def append(self, rows: DataFrame, application: str, batch: int) -> dict[str, int]:
+    def append(self, rows: DataFrame, application: str, batch: int, unread: Unread | None = None) -> dict[str, int]:
         """Write rows with the readings' columns and ``date``, durably, those only that the table does not hold yet.
+
+        ``unread``: the same rows, for workers that read them by themselves; only where some are known already do they
+        take the long way.
 
         Returns ``rows`` and ``files`` written, and ``known`` rows that were there. Repeating it changes nothing. A new
         column of the rows becomes a nullable column of the table. Raises RequestInvalid when a column has another type
         than in the table, and DatabaseUnavailable when the disk does not take it or others commit all the time.
         """
         self.provide(_utc_schema(rows))
-        written = self._write(rows, batch)
+        written = self._write(rows, batch) if unread is None else self._write_unread(unread, batch)
         given = sum(file.rows for file in written)
         for attempt in range(ATTEMPTS):
             table = self.table()
@@ -139,6 +143,16 @@ class DeltaLake:
     def _write(self, rows: DataFrame, batch: int) -> list[Written]:
         writers = rows.sparkSession.sparkContext.defaultParallelism
         told = rows.coalesce(writers).mapInArrow(writing(self.folder, batch), FACTS).collect()
+        return [told_file(row.asDict()) for row in told]
+
+    def _write_unread(self, unread: Unread, batch: int) -> list[Written]:
+        write, read = writing(self.folder, batch), unread.reading
+
+        def at_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return write(dated(read(batches)))
+
+        writers = unread.splits.sparkSession.sparkContext.defaultParallelism
+        told = unread.splits.coalesce(writers).mapInArrow(at_once, FACTS).collect()
         return [told_file(row.asDict()) for row in told]
 
     def commit(self, written: Sequence[Written], transactions: list[Transaction], table: DeltaTable) -> None:

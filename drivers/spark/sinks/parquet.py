@@ -73,6 +73,13 @@ def writing(folder: Path, batch: int) -> Callable[[Iterable[pa.RecordBatch]], It
     return write
 
 
+def dated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Readings as the source gives them, with the UTC ``date`` of their event time."""
+    for batch in batches:
+        days = pc.floor_temporal(batch["event_time"].cast(pa.timestamp("us")), unit="day").cast(pa.date32())
+        yield batch.append_column(DATE, days)
+
+
 class _Files:
     """The open files of one task: one for each date, rolled by rows, few at a time."""
 

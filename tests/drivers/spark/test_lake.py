@@ -12,11 +12,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from iotsphere.drivers.spark.jobs.lake import JOB, distinct, lake_in, marked, transform, write
+from iotsphere.drivers.spark.jobs.lake import JOB, distinct, lake_in, marked, transform, write, write_unread
 from iotsphere.drivers.spark.schema import ARROW_SCHEMA
 from iotsphere.drivers.spark.sinks.delta import DeltaLake
+from iotsphere.drivers.spark.splits import Losses
+from iotsphere.drivers.spark.unread import Unread, reading
 from iotsphere.entities.errors import RequestInvalid
+from iotsphere.spark import open_ranges, telemetry
 from tests.support.readings import SCHEMA, make
+from tests.support.telemetry import fill_sqlite
 
 from .lakes import content, data_files, frame, query, run_to
 
@@ -176,3 +180,17 @@ def test_a_lake_that_is_not_there_says_how_to_fill_it(tmp_path: Path) -> None:
     assert JOB.maintain is not None
     with pytest.raises(RequestInvalid, match="iotsphere spark lake"):
         JOB.maintain(run_to(tmp_path / "nothing"))
+
+
+def test_workers_that_read_and_write_at_once_write_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    log, lake = fill_sqlite(tmp_path, 900), tmp_path / "lake"
+    rows = transform(telemetry(spark, log=log))
+    write(rows, run_to(tmp_path / "other"), 0)
+    unread = Unread(telemetry(spark, log=log, rows="splits"), reading(open_ranges, log, Losses(True, "")))
+    write(rows.where("offset <= 100"), run_to(lake), 0)
+    counts = write_unread(unread, run_to(lake), 1)
+    assert (counts["rows"], counts["known"]) == (500, 400)
+    assert content(lake).equals(content(tmp_path / "other"))
+    assert write_unread(unread, run_to(lake, "a new checkpoint"), 0) == {"rows": 0, "known": 900, "files": 0}
+    assert write_unread(unread, run_to(tmp_path / "third"), 0)["rows"] == 900
+    assert content(tmp_path / "third").equals(content(lake))
