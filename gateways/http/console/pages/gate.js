@@ -19,9 +19,9 @@ export function gate(root, { why, code, entered }) {
     try {
       session.keep(await find());
       if (await entered()) return over.abort();
-      problem = "The gateway does not believe this token: it is wrong, expired or revoked.";
+      problem = "The gateway does not believe this token: it is wrong, expired or revoked. For a new link type: iotsphere console";
     } catch (error) {
-      problem = byLink && error.status === 401 ? "This link was used already, or is older than 15 minutes." : error.message;
+      problem = byLink && error.status === 401 ? "This link was used already, or is older than 15 minutes. For a new one type: iotsphere console" : error.message;
     }
     busy = byLink = false;
     update();
