@@ -25,6 +25,9 @@ BATCH_SHADOWS: Final = 256
 MAX_STEPS: Final = 64
 MAX_STEP_BYTES: Final = 96 * 1024
 MAX_TRIES: Final = 60
+UNFAIR_TRIES: Final = (
+    24  # who has lost that often pauses no more: writing on what a conflict told, it is ahead of readers
+)
 FIRST_PAUSE_S: Final = 0.002
 LAST_PAUSE_S: Final = 0.1
 
@@ -235,7 +238,7 @@ class ShadowWriter:
         line.stands = outcome.stands
         line.jobs.extendleft(job for job, _ in reversed(plan.jobs))
         plan.jobs.clear()
-        if line.tries == 1:
+        if line.tries == 1 or line.tries >= UNFAIR_TRIES:
             self._ready[plan.key] = None
         else:
             pause = min(FIRST_PAUSE_S * 2.0**line.tries, LAST_PAUSE_S) * random.random()

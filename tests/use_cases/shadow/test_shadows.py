@@ -24,7 +24,7 @@ from iotsphere.entities.shadow import MAX_SHADOW_BYTES, Answer, Mark, Shadow, Sh
 from iotsphere.use_cases.ports.database import Outcome, Write
 from iotsphere.use_cases.shadow import writer as shadow_writer
 from iotsphere.use_cases.shadow.shadows import Shadows
-from iotsphere.use_cases.shadow.writer import SHADOWS
+from iotsphere.use_cases.shadow.writer import MAX_TRIES, SHADOWS, UNFAIR_TRIES
 from tests.use_cases.shadow_house import (
     DOMAIN,
     KEY,
@@ -299,8 +299,10 @@ class Faulty(MemoryDatabase):
         self.away = False
         self.forgets_to_answer = False
         self.conflicts = 0
+        self.reads = 0
 
     async def get_many(self, collection: str, keys: Sequence[str]) -> Any:
+        self.reads += 1
         if self.away:
             raise DatabaseUnavailable("it is away")
         return await super().get_many(collection, keys)
@@ -364,6 +366,21 @@ async def test_conflicts_are_tried_again_up_to_a_bound(
     assert shadows.writer.waiting == 0
     faulty.conflicts = 0
     assert (await shadows.desire(KEY, wanted({"a": 2}))).version == 2
+
+
+async def test_who_has_lost_often_writes_at_once_on_what_the_conflict_told(
+    faulty: Faulty, shadows: Shadows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round trip ahead of all who read first, and without a pause: so nobody loses for ever."""
+    monkeypatch.setattr(shadow_writer, "LAST_PAUSE_S", 0.001)
+    await shadows.desire(KEY, wanted({"a": 1}))
+    for conflicts, reads in ((1, 1), (2, 2), (UNFAIR_TRIES - 1, UNFAIR_TRIES - 1), (UNFAIR_TRIES, UNFAIR_TRIES - 1)):
+        faulty.conflicts, faulty.reads = conflicts, 0
+        await shadows.desire(KEY, wanted({"a": conflicts + 1}))
+        assert faulty.reads == reads
+    faulty.conflicts, faulty.reads = MAX_TRIES, 0
+    await shadows.desire(KEY, wanted({"a": 0}))
+    assert faulty.reads == UNFAIR_TRIES - 1
 
 
 async def test_a_document_that_cannot_be_stored_fails_alone(faulty: Faulty, shadows: Shadows) -> None:
