@@ -47,9 +47,9 @@ class Snapshots:
 
     def _answer(self, question: Callable[[Connection], T]) -> T:
         try:
-            connection = self._idle.pop() if self._idle else self._connect()
-        except sqlite3.Error as error:
-            raise translate(error, self._path) from error
+            connection = self._idle.pop()
+        except IndexError:  # asking first whether there is one would be too early: threads share the list
+            connection = self._connect()
         try:
             connection.execute("BEGIN")
             answer = question(connection)
@@ -65,4 +65,7 @@ class Snapshots:
 
     def _connect(self) -> Connection:
         self.opened += 1
-        return open_reader(self._path)
+        try:
+            return open_reader(self._path)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
