@@ -30,6 +30,7 @@ SAVE_EVERY_S: Final = 2.0
 SAVER_LEASE_MS: Final = 10_000
 READER_NAME: Final = "last-values"
 REMEMBERED_GAPS: Final = 1_000
+KNOWN_TOPICS: Final = 4_096  # of a group
 
 Tap: TypeAlias = Callable[[Slice, Position], None]
 
@@ -55,12 +56,22 @@ class Batch:
 class Group:
     """All readers with the same filters."""
 
-    __slots__ = ("filters", "live", "readers")
+    __slots__ = ("_known", "filters", "live", "readers")
 
     def __init__(self, filters: tuple[TopicFilter, ...]) -> None:
         self.filters = filters
         self.readers: set[Reader] = set()
         self.live: dict[Partition, dict[Reader, None]] = {}
+        self._known: dict[str, bool] = {}
+
+    def selects(self, topic: str) -> bool:
+        """Whether any of the filters selects the topic; topics come again and again."""
+        found = self._known.get(topic)
+        if found is None:
+            if len(self._known) >= KNOWN_TOPICS:
+                self._known.clear()
+            found = self._known[topic] = any(wanted.matches(topic) for wanted in self.filters)
+        return found
 
 
 async def beginning(log: MessageLog, partition: Partition) -> Position:
