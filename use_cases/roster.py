@@ -13,8 +13,10 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+import structlog
+
 from ..entities.documents import at_schema, is_newer
-from ..entities.errors import Conflict, NotFound, RequestInvalid
+from ..entities.errors import Conflict, DocumentNewer, NotFound, RequestInvalid
 from .access.devices import Devices
 from .fleet import DEVICES, GONE_AFTER_MS, is_leaving, is_present, removed_at
 from .ports.clock import Clock
@@ -27,6 +29,8 @@ REMEMBERED_MS: Final = 31 * 24 * 3600 * 1000  # longer than a log keeps anything
 FORGOTTEN: Final = "forgottenAt"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _VALUE: Final = re.compile(r"[ -~]{0,128}\Z")
+
+log = structlog.get_logger("iotsphere.fleet")
 
 Forget = Callable[[str, str], Awaitable[None]]
 
@@ -49,7 +53,7 @@ class Roster:
     async def keep(self, domain: str, device: str, labels: Mapping[str, str | None]) -> Mapping[str, str]:
         """Put a registered device on the roster, or change its labels; returns them all.
 
-        Raises NotFound (not registered), RequestInvalid (a label out of bounds), Conflict and Unavailable.
+        Raises NotFound (not registered), RequestInvalid (a label out of bounds), DocumentNewer, Conflict and Unavailable.
         """
         check_labels(labels)
         if await self._devices.known(domain, device) is None:
@@ -74,9 +78,9 @@ class Roster:
         """
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
-        if stored is not None:
-            at_schema(stored.body, f"the roster's row of {device!a}")
-        if stored is None or not is_leaving(stored.body):
+        if stored is not None and is_newer(stored.body):
+            log.warning("document_passed_over", document=key, code=DocumentNewer.code)
+        elif stored is None or not is_leaving(stored.body):
             leaving = {**self._body(domain, device, {}), "removedAt": self._clock.now()}
             await self._database.put(DEVICES.name, Write(key, stored, leaving))
         # Only now, or what it sends at this moment would outlive what is forgotten.
