@@ -1,11 +1,13 @@
 """Takes the pictures of the console for the documents: `python -m tests.console.pictures`, about three minutes.
 
-A real gateway, the stations of the demonstration, and a browser. Pictures stay below 200 kB each.
+Names of pictures may follow, such as `device health`; then only those are taken. A real gateway, the stations of the
+demonstration, and a browser. Pictures stay below 200 kB each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -38,6 +40,7 @@ async def steer(page: Page) -> None:
     await page.keyboard.type("900")
     await page.keyboard.press("Enter")
     await page.wait_for_selector("[data-refused='1']")
+    await page.mouse.move(0, 0)
     await page.evaluate("() => document.getElementById('toasts').replaceChildren()")
 
 
@@ -108,7 +111,8 @@ async def main() -> None:
         async with open_stage(Path(folder)) as stage:
             await stations(stage)
             await asyncio.sleep(RUN_S)
-            for name, (place, colours, do, wait) in PICTURES.items():
+            for name in sys.argv[1:] or PICTURES:
+                place, colours, do, wait = PICTURES[name]
                 page = await stage.sign_in(place, color_scheme=colours)
                 await page.wait_for_timeout(wait)
                 await do(page)
