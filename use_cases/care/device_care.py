@@ -221,6 +221,9 @@ class DeviceCare:
         others = [other for other in self._visits[visit.principal.identity].values() if other is not visit]
         self._handover.take_on(visit, commands, others, again=True)
         visit.behind = visit.behind or len(commands) == MAX_WAITING
+        visit.greeted = True
+        if visit.behind:
+            self._handover.begin(visit)
         return found
 
     def _carry_on(self, visit: CareVisit, deltas: Collection[str], wants_commands: bool) -> None:

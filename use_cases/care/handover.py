@@ -176,19 +176,20 @@ class Handover:
         def over() -> None:
             if returning.ended():
                 self._returning.pop(identity, None)
+                for other in visit.others() if returning.done else ():
+                    if other.wants(other.requests):
+                        other.behind = True  # it looks them up, and so in their order
+                        if other.greeted:
+                            self.begin(other)
 
         async def write() -> None:
             try:
-                done = await self._commands.give_back(domain, command_id, visit.carrier)
+                returning.done |= await self._commands.give_back(domain, command_id, visit.carrier)
             except IotSphereError as error:
                 if not error.retry:
                     over()
                 raise
             over()
-            if done:
-                for other in visit.others():
-                    if other.wants(other.requests):
-                        self.await_turn(other, command_id)
 
         returning.count += 1
         if not self._evidence.note(write):
@@ -201,12 +202,13 @@ class Handover:
 
 
 class _Returning:
-    """How many commands of a device are on their way back. ``none``: set once that is over."""
+    """How many commands of a device are on their way back. ``none``: set once that is over; ``done``: some are back."""
 
-    __slots__ = ("count", "none")
+    __slots__ = ("count", "done", "none")
 
     def __init__(self) -> None:
         self.count = 0
+        self.done = False
         self.none = asyncio.Event()
 
     def ended(self) -> bool:

@@ -29,7 +29,7 @@ class CareVisit:
     """
 
     __slots__ = (
-        "behind", "carried", "carrier", "commands", "greeting", "handing", "let_go", "others", "over", "principal", "push",
+        "behind", "carried", "carrier", "commands", "greeted", "greeting", "handing", "let_go", "others", "over", "principal", "push",
         "queued", "room", "sequences", "session", "unsent", "waiting", "wanted",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class CareVisit:
         self.room: asyncio.Event | None = None
         self.others: Callable[[], Iterable[CareVisit]] = tuple
         self.behind = False
+        self.greeted = False
         self.over = False
         self.handing: asyncio.Task[None] | None = None
         self.greeting: asyncio.Task[None] | None = None

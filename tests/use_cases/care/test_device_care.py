@@ -339,12 +339,22 @@ async def test_another_connection_of_the_device_gets_what_the_first_one_did_not_
     first, second = Line(stage), Line(stage)
     await first.greet(qos=2)
     await second.greet(qos=2)
-    (command,) = await stage.send(1)
-    assert not first.sends(stage.requests()[0])
-    await soon(lambda: first.commands == [1], "handed over")
+    ids = await stage.send(1, 2, 3)
+    for record in stage.requests():
+        assert not first.sends(record)
+    await soon(lambda: first.commands == [1, 2, 3], "handed over")
+    give_back, places = stage.state.commands.give_back, iter((3, 2, 1))
+
+    async def slowly(domain: str, command_id: str, carrier: str) -> bool:
+        for _ in range(50 * next(places)):  # the database answers in another order than it was asked
+            await asyncio.sleep(0)
+        return await give_back(domain, command_id, carrier)
+
+    stage.state.commands.give_back = slowly  # type: ignore[method-assign]  # only here, and only to be slower
     first.leave()
-    await soon(lambda: second.commands == [1], "handed over to the other one")
-    assert await stage.is_(command) == "sent"
+    await soon(lambda: len(second.commands) == 3, "handed over to the other one")
+    assert second.commands == [1, 2, 3]
+    assert [await stage.is_(command_id) for command_id in ids] == ["sent"] * 3
 
 
 async def test_a_claim_that_lands_after_the_connection_is_taken_back(stage: Stage) -> None:
