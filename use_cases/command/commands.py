@@ -31,13 +31,14 @@ from ..due import due_pages
 from ..ports.clock import Clock
 from ..ports.database import Database, Outcome, Stored, Write
 from ..ports.message_log import Appended
-from .documents import COMMANDS, command_at, commands_at
+from .documents import COMMANDS, ROLLOUTS, command_at, commands_at
 from .order import Order
 from .waits import CommandWaits
 
 STALE_AFTER_MS: Final = 5 * 60 * 1000
 REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
 ATTEMPTS: Final = 12
+CALLED_OFF: Final = ("aborted", "cancelled")
 
 log = structlog.get_logger("iotsphere.commands")
 
@@ -194,14 +195,20 @@ class Commands:
     async def give_back(self, domain: str, command_id: str, carrier: str) -> bool:
         """Queue a command again that was marked for a carrier and for sure has not left with it.
 
-        False: it is somebody else's by now, or was answered. Repeating is safe. Raises NotFound and Unavailable.
+        False: it is somebody else's by now, or was answered. What belongs to a rollout that was called off meanwhile is
+        cancelled. Repeating is safe. Raises NotFound and Unavailable.
         """
 
         def queued(command: Command, now: int) -> Command | None:
             mine = command.state == life.SENT and command.carrier == carrier
             return replace(life.advance(command, "unsent", now), carrier="") if mine else None
 
-        return await self._change(f"{domain}/{command_id}", queued) is not None
+        given_back = await self._change(f"{domain}/{command_id}", queued)
+        if given_back is not None and given_back.rollout:
+            rollout = await self._database.get(ROLLOUTS.name, given_back.rollout)
+            if rollout is not None and rollout.body.get("state") in CALLED_OFF:
+                await self.learn(domain, command_id, "cancel")
+        return given_back is not None
 
     async def _change(self, key: str, change: Callable[[Command, int], Command | None]) -> Command | None:
         """Write what ``change`` (command, now) makes of it; None where that is nothing."""

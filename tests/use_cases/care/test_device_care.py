@@ -311,6 +311,18 @@ async def test_what_did_not_reach_the_socket_is_queued_again(stage: Stage, qos: 
     await stage.until(ids[2], "acknowledged")
 
 
+async def test_what_did_not_reach_the_socket_is_cancelled_if_its_rollout_was_called_off(stage: Stage) -> None:
+    for rollout, state in (("iotsphere/r1", "aborted"), ("iotsphere/r2", "running")):
+        await stage.database.put("rollouts", Write(rollout, None, {"state": state}))
+    ids = [*await stage.send(1, rollout="iotsphere/r1"), *await stage.send(2, rollout="iotsphere/r2")]
+    line = Line(stage)
+    await line.greet(qos=2)
+    await soon(lambda: line.commands == [1, 2], "handed over")
+    line.leave()
+    await stage.until(ids[0], "cancelled")
+    await stage.until(ids[1], "queued")
+
+
 async def test_a_device_that_comes_at_once_gets_what_its_last_connection_did_not_take(stage: Stage) -> None:
     """Also while the database has not heard of that yet, and in the order of the commands."""
     ids = await stage.send(1, 2)
