@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.console import Figures, judge
+from bench.console import Figures, Return, judge, judge_returns
 
 FIRST = Figures("#/fleet", 10, 59.9, 20, 0, 4.0, 2_000)
 
@@ -28,3 +28,13 @@ def test_it_judges_the_least_frames_and_the_growth_of_each_page(last: dict[str, 
 
 def test_a_page_that_was_seen_once_is_judged_by_its_frames_alone() -> None:
     assert [figure for _, figure, _ in judge([FIRST])] == ["59.9 frames/s at least (> 50)"]
+
+
+def test_a_return_is_judged_by_what_it_blocks_beyond_the_usual() -> None:
+    returns = [Return("#/fleet", 60, blocked, 120, 90, 40, 180) for blocked in (0, 319, 320)]
+    told = list(judge_returns(returns))
+    assert [kept for _, _, kept in told] == [True, True, False]
+    assert told[1][:2] == (
+        "#/fleet after 60 s",
+        "199 ms blocked (< 200) beyond 120 ms, 90 ms computed (usually 40), gap 180 ms",
+    )
