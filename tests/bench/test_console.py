@@ -26,6 +26,11 @@ def test_it_judges_the_least_frames_and_the_growth_of_each_page(last: dict[str, 
     assert [figure for _, figure, kept in judge(looks) if not kept] == missed
 
 
+def test_what_the_first_look_makes_is_no_growth_when_there_are_more() -> None:
+    looks = [replace(FIRST, heap_mib=1.0, nodes=100), FIRST, replace(FIRST, after_s=300)]
+    assert [figure for _, figure, _ in judge(looks)][1:] == ["heap 4.00 → 4.00 MiB in 290 s", "nodes 2000 → 2000"]
+
+
 def test_a_page_that_was_seen_once_is_judged_by_its_frames_alone() -> None:
     assert [figure for _, figure, _ in judge([FIRST])] == ["59.9 frames/s at least (> 50)"]
 
