@@ -24,6 +24,7 @@ from .shelves import Shelves
 
 LOOK_EVERY_S: Final = 1.0
 _LIMIT: Final = 500
+_FAR_LIMIT: Final = 2_000
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -95,7 +96,10 @@ class Follower:
         self.reading = partition
         del self.behind[partition]
         try:
-            piece = await shelves.slice(partition, self.places[partition], _LIMIT, _MAX_BYTES)
+            place = self.places[partition]
+            # Who is far behind a log that grows fast must read faster than it grows.
+            far = shelves[partition].last - place.offset > _LIMIT
+            piece = await shelves.slice(partition, place, _FAR_LIMIT if far else _LIMIT, _MAX_BYTES)
         except BaseException:
             self.behind[partition] = None
             raise
@@ -140,10 +144,7 @@ class Feed:
 
     def want(self, partition: Partition) -> bool:
         """Whether anybody follows a partition."""
-        for follower in self._followers:  # no generator: this is asked of each append
-            if partition in follower.places:
-                return True
-        return False
+        return any([partition in follower.places for follower in self._followers])  # a list: few, and asked often
 
     def appended(self, piece: Slice, before: Position, size: int) -> None:
         """Hand over entries of ``size`` bytes in all that were appended here, right after ``before``."""
@@ -194,13 +195,25 @@ class Feed:
 
     async def _look(self, shelves: Shelves) -> None:
         """Each second, see whether a followed partition moved without our hearing of it."""
+        stood: dict[tuple[Follower, Partition], Position] = {}
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             followed = sorted({partition for follower in self._followers for partition in follower.places})
             # The followers themselves meet an outage when they read.
             with suppress(IotSphereError):
                 await shelves.peek(followed)
-            for follower in self._followers:
-                for partition, place in follower.places.items():
-                    if shelves[partition].epoch == 0 or shelves[partition].last != place.offset:
-                        follower.look(partition)
+            before = stood
+            stood = {(one, partition): place for one in self._followers for partition, place in one.places.items()}
+            for (follower, partition), place in stood.items():
+                shelf = shelves[partition]
+                if shelf.epoch == 0 or is_deaf(before.get((follower, partition)), place, shelf.last):
+                    follower.look(partition)
+
+
+def is_deaf(before: Position | None, place: Position, last: int) -> bool:
+    """Whether a follower missed the news: it stands where it stood a second ago, and the server's last offset is another.
+
+    One that has moved hears, and what the server has beyond it is on its way. To read that from the log as well would
+    keep a follower of a busy log behind it for ever.
+    """
+    return place == before and place.offset != last

@@ -157,9 +157,9 @@ class MqttClient:
             visit.take(messages)
         if size and visit is not None:
             self._bytes_owed += size
-            owes = self.session.demands >= PAY_MESSAGES or self._bytes_owed >= PAY_BYTES
-            if owes or now - self._paid_at >= PAY_EVERY_S:
-                self._paid_at = now
+            much = self.session.demands >= PAY_MESSAGES or self._bytes_owed >= PAY_BYTES
+            if much or now - self._paid_at >= PAY_EVERY_S:
+                self._paid_at = 0.0 if much else now  # who may be in debt is looked at again with the next read
                 self._pay(visit.principal)
         if ended is None:
             self.moved()

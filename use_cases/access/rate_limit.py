@@ -45,12 +45,8 @@ class _Bucket:
             self._at = now
             most, largest = self._room
             messages, size, _ = self._rate
-            self.messages += passed * messages
-            if self.messages > most:
-                self.messages = most
-            self.bytes += passed * size
-            if self.bytes > largest:
-                self.bytes = largest
+            self.messages = min(most, self.messages + passed * messages)
+            self.bytes = min(largest, self.bytes + passed * size)
         return self.messages >= 1 and self.bytes >= 1
 
     def delay(self) -> float:
