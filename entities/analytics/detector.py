@@ -35,7 +35,7 @@ class DetectorRule:
     ``high``, ``low``: spreads beyond which a reading is far out, and within which it is near again. ``confirm``: so many
     of the last ``within`` readings (32 at most) must be far out; ``sure``: times ``high`` calm spreads beyond which one
     is enough, 0 = never. ``calm``: readings in a row that clear. ``hold_s``: seconds that both must last. ``relative``: a spread is
-    at least this share of the level. ``margin``: how much farther than ever a reading goes that is far out. ``stuck``:
+    at least this share of the level. ``margin``: times as far as in its wilder hours is far out. ``stuck``:
     equal readings in a row that are an alert, where a metric changed often enough before; 0 = never.
     """
 
@@ -49,7 +49,7 @@ class DetectorRule:
     calm: int = 5
     hold_s: float = 0.0
     relative: float = 0.005
-    margin: float = 3.0
+    margin: float = 6.0
     stuck: int = 0
 
     @property

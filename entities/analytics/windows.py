@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 NORMAL: Final = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
 MEAN_NORMAL: Final = 1.2533  # mean absolute deviation, likewise
 BLOCKS: Final = 16
-WILDEST: Final = 2
 
 
 class Usual(NamedTuple):
@@ -74,9 +73,10 @@ def _deviation(ordered: list[float], median: float) -> float:
 
 
 class Extremes:
-    """How far numbers go now and then: the greatest of each of the last blocks, of which the two wildest do not count.
+    """How far numbers go now and then: the median of what was the greatest in each of the last blocks.
 
-    A spread says nothing of a metric that mostly rests and sometimes leaps (block maxima: Gumbel 1958).
+    A spread says nothing of a metric that mostly rests and sometimes leaps (block maxima: Gumbel 1958). Faults that are
+    in fewer than half of the blocks move nothing.
     """
 
     __slots__ = ("_block", "_count", "_greatest", "_open")
@@ -97,7 +97,7 @@ class Extremes:
     def usual(self) -> float:
         """The greatest distance that is usual; 0 before a block is full."""
         ordered = sorted(self._greatest, reverse=True)
-        return ordered[min(WILDEST, len(ordered) - 1)] if ordered else 0.0
+        return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
 
     @property
     def stored(self) -> tuple[float, ...]:
