@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import catch_up, fan_out, filters, growth, idle, scale_out, soak
+from . import catch_up, fan_out, filters, growth, idle, scale_out, soak, spark
 from .part import Part
 
 PARTS = (
@@ -12,5 +12,6 @@ PARTS = (
     Part("scale-out", "two processes in, two out", scale_out.scale_out, scale_out.seconds),
     Part("idle", "idle connections", idle.idle, idle.seconds, in_quick=False),
     Part("growth", "growth", growth.growth, growth.seconds, in_quick=False),
+    Part("spark", "Spark", spark.spark, spark.seconds, in_quick=False),
     Part("soak", "soak", soak.soak, soak.seconds, in_quick=False),
 )

@@ -69,6 +69,9 @@ TARGETS = (
     at_least("idle: MQTT connections held", "idle/mqtt/held", 10_000),
     at_least("catch-up: a reader 1,000,000 messages behind", "catch-up/rate", 100_000, "/s"),
     at_most("catch-up: the others' p99 meanwhile, against their usual", "catch-up/others", 2, " ×"),
+    at_least("Spark: the lake as a stream from Redis", "spark/lake", 35_000, " rows/s"),
+    at_least("Spark: the rollup as a stream into MongoDB", "spark/rollup", 15_000, " rows/s"),
+    at_most("Spark: the rollup of 5,000,000 readings against DuckDB", "spark/duckdb", 3, " × its time"),
     at_most("soak: memory at the end against the second minute", "soak/memory", 1.1, " ×"),
     at_most("soak: p99 of the worst minute against the median minute", "soak/p99", 2, " ×"),
 )

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from bench import catch_up, fan_out, filters, growth, scale_out, soak
+from bench import catch_up, fan_out, filters, growth, scale_out, soak, spark
 from bench.bitmaps import Missing
 from bench.fan_out import Broadcast
 from bench.growth import Point
 from bench.programs import BenchFailed
 from bench.run import Heard
 from bench.soak import Sample
+from bench.spark_cost import Cost
+from bench.spark_lake import Streamed
 from iotsphere.entities.topic import parse_filter
 
 from .results import RESULT, TIMES
@@ -132,3 +134,13 @@ def test_scaling_out_tells_what_each_role_costs() -> None:
     assert section.faulty == {1}
     assert section.failed
     assert math.isclose(section.figures["scale-out/ingress"], 20.0)
+
+
+def test_spark_is_held_to_its_targets_only_where_there_was_enough_of_it() -> None:
+    lake = Streamed(rows=2_000_000, batches=5, rate=40_000.0, cpu=20.0)
+    found = spark.Rolled(1_000_000, Cost(50.0, 80.0), 5_000_000, Cost(30.0, 50.0), Cost(12.0, 22.0))
+    section = spark.table(lake, found, comparable=True)
+    assert section.figures == {"spark/lake": 40_000.0, "spark/rollup": 20_000.0, "spark/duckdb": 2.5}
+    assert section.cells[1][1:] == ("20,000", "80.0", "—")
+    assert section.cells[2][1:] == ("166,667", "10.0", "2.5 times as long")
+    assert spark.table(lake, found, comparable=False).figures == {}

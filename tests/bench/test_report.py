@@ -169,7 +169,7 @@ def test_the_page_has_its_marks(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "rounds", "minutes"), [(Scale(quick=True, seconds=2.5), 1, 2), (Scale(quick=False, seconds=6), 3, 27)]
+    ("scale", "rounds", "minutes"), [(Scale(quick=True, seconds=2.5), 1, 2), (Scale(quick=False, seconds=6), 3, 35)]
 )
 def test_a_round_stays_within_its_time(scale: Scale, rounds: int, minutes: float) -> None:
     systems_chosen, parts = chosen(scale, None)
