@@ -1,0 +1,290 @@
+"""`python -m bench.spark_parity`: each job, in batch and in stream, beside what others make of the same readings.
+
+The others are DuckDB, and for alerts and health loops that remember everything (tests/support/truths.py). Alerts are
+compared on twenty series, since such a loop is slow; all else on all readings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from bench.spark_cost import cost_of
+from bench.spark_rollup import METRICS
+from iotsphere.drivers.spark.jobs import JOBS, Job, Run, anomaly, load, quality, report
+from iotsphere.drivers.spark.report.facts import Facts, gather
+from iotsphere.drivers.spark.rollups.percentiles import ERROR
+from iotsphere.drivers.spark.schema import SPARK_SCHEMA
+from iotsphere.drivers.spark.session import open_session
+from tests.support import truths
+from tests.support.readings import Plan, pieces
+
+SERIES: Final = 20
+OPTIONS: Final = {
+    "rollup": {"lateness_minutes": "240", "keep_minutes_days": "0"},
+    "quality": {"days": "0", "every_s": "1e9"},
+    "report": {"days": "0", "every_s": "1e9"},
+}
+LATEST: Final = (
+    "(SELECT * FROM ours QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY batch DESC, messages DESC) = 1)"
+)
+
+
+class Parity(NamedTuple):
+    """Rows that a job should come to, and how many of them are missing, other or too many."""
+
+    rows: int
+    wrong: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A job over the Parquet files of a folder, in stream a file a batch. ``folder``: for its results."""
+
+    spark: SparkSession
+    name: str
+    files: Path
+    following: bool
+    folder: Path
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        return load(self.name)
+
+    def run(self, **given: str) -> Run:
+        """How it is run."""
+        options = self.job.settings(OPTIONS.get(self.name, {}) | given)
+        return Run(options, "parity", self.following, self.folder / "out", str(self.folder))
+
+    def work(self, keep: Callable[[DataFrame, int], None]) -> None:
+        """Run the job's transform, in batch or in stream, and hand over what it makes."""
+        run, job = self.run(), self.job
+        if not self.following:
+            keep(job.transform(self.spark.read.schema(SPARK_SCHEMA).parquet(str(self.files)), run), 0)
+            return
+        readings = self.spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self.files))
+        frame = job.transform(readings, run) if job.stateful else readings
+
+        def each(part: DataFrame, number: int) -> None:
+            keep(part if job.stateful else job.transform(part, run), number)
+
+        stream = frame.writeStream.outputMode(job.mode).foreachBatch(each).trigger(availableNow=True)
+        stream.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+
+    def to_parquet(self, frame: DataFrame, number: int) -> None:
+        """Keep the rows of a batch as files."""
+        frame.write.mode("overwrite").parquet(str(self.folder / "rows" / f"batch={number}"))
+
+
+def check(case: Case) -> Parity:
+    """Run a job, and compare."""
+    with truths.opened(str(case.files / "*.parquet")) as connection:
+        return CHECKS[case.name](case, connection)
+
+
+def compared(
+    connection: duckdb.DuckDBPyConnection, found: str, truth: str, keys: Sequence[str], values: dict[str, float]
+) -> Parity:
+    """Compare two queries. ``values``: columns, and by what share of the truth each may be off."""
+    same = " AND ".join(f'o."{key}" IS NOT DISTINCT FROM t."{key}"' for key in keys)
+    close = " AND ".join(
+        f'(o."{name}" IS NOT DISTINCT FROM t."{name}"'
+        + (f' OR coalesce(abs(o."{name}" - t."{name}") <= {share} * greatest(1, abs(t."{name}")), false))' if share else ")")
+        for name, share in values.items()
+    )  # fmt: skip
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE found AS SELECT *, 1 AS here FROM ({found})")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE truth AS SELECT *, 1 AS here FROM ({truth})")
+    wrong = f"""SELECT count(*) FROM found o FULL JOIN truth t ON {same}
+        WHERE o.here IS NULL OR t.here IS NULL OR NOT ({close or "true"})"""
+    return Parity(_one(connection, "SELECT count(*) FROM truth"), _one(connection, wrong))
+
+
+def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])
+
+
+def _rows(case: Case, connection: duckdb.DuckDBPyConnection) -> None:
+    """Run a job whose rows are all there is, and show them as the view ``ours``."""
+    case.work(case.to_parquet)
+    files = f"{case.folder}/rows/*/*.parquet"
+    connection.execute(f"CREATE VIEW ours AS SELECT * FROM read_parquet('{files}', hive_partitioning = true)")
+
+
+def _lake(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    run = case.run()
+    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    connection.register("lake", DeltaTable(str(run.output)).to_pyarrow_dataset())
+    one, other = truths.LAKE + "readings", truths.LAKE + "lake"
+    apart = [f"SELECT count(*) FROM (({a}) EXCEPT ALL ({b}))" for a, b in ((one, other), (other, one))]
+    return Parity(_one(connection, "SELECT count(*) FROM readings"), sum(_one(connection, query) for query in apart))
+
+
+def _rollup(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    _rows(case, connection)
+    keys = ("domain", "device_id", "metric", "resolution", "start")
+    newest = LATEST.format(keys=", ".join(f'"{key}"' for key in keys)).replace("messages", "count")
+    exact = dict.fromkeys(("count", "min", "max", "last", "untrusted"), 0.0) | dict.fromkeys(("sum", "mean"), 1e-9)
+    parts = []
+    for where, share in (("= '1m'", 0.0), ("<> '1m'", ERROR * 1.001)):
+        values = exact | dict.fromkeys(("p50", "p95", "p99"), share)
+        found, truth = (f"SELECT * FROM ({query}) WHERE resolution {where}" for query in (newest, truths.ROLLUP))
+        parts.append(compared(connection, found, truth, keys, values))
+    return Parity(parts[0].rows + parts[1].rows, parts[0].wrong + parts[1].wrong)
+
+
+def _anomaly(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    _rows(case, connection)
+    rule, old_us = anomaly.rule_of(case.run()), int(case.run().options["old_s"]) * 1_000_000
+    rows = connection.execute(
+        f"""SELECT domain || '/' || device_id || '/' || metric AS series,
+            list((filename, epoch_us(event_time), value, epoch_us(received_time)) ORDER BY
+                {"filename," if case.following else ""} event_time, "offset", sample)
+        FROM read_parquet('{case.files}/*.parquet', filename = true)
+        WHERE value IS NOT NULL AND NOT list_contains(quality, 'clock_untrusted') GROUP BY 1 ORDER BY hash(series) LIMIT {SERIES}"""
+    ).fetchall()
+    expected = []
+    for series, points in rows:
+        taken = [(at, value, received - at <= old_us) for at, value, received in _onward(points)]
+        expected += [(series, *change) for change in truths.alerts(taken, rule)]
+    connection.register("expected", _table(("series", "change", "kind", "raised_at", "at"), expected, 3))
+    connection.register("chosen", pa.table({"series": [series for series, _ in rows]}))
+    found = """SELECT domain || '/' || device_id || '/' || metric AS series, change, kind, epoch_us(raised_at) AS raised_at,
+        epoch_us("at") AS "at" FROM ours"""
+    found = f"SELECT * FROM ({found}) WHERE series IN (SELECT series FROM chosen)"
+    return compared(connection, found, "SELECT * FROM expected", ("series", "change", "kind", "raised_at", "at"), {})
+
+
+def _onward(points: Sequence[tuple[str, int, float, int]]) -> Iterator[tuple[int, float, int]]:
+    """Those that are newer than all before them."""
+    newest = -1
+    for _, at, value, received in points:
+        if at > newest:
+            newest = at
+            yield at, value, received
+
+
+def _health(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    _rows(case, connection)
+    names = ("device", "messages", "gaps", "gap_s", "cadence_s", "first", "newest")
+    connection.register("expected", _table(names, truths.health(connection), 1))
+    found = f"""SELECT domain || '/' || device_id AS device, messages, gaps, gap_s, cadence_s, epoch_us(first_event) AS first,
+        epoch_us(last_event) AS newest FROM {LATEST.format(keys="domain, device_id")}"""
+    return compared(connection, found, "SELECT * FROM expected", names[:1], dict.fromkeys(names[1:], 1e-9))
+
+
+def _quality(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    run = case.run()
+    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    if case.following:
+        quality.tick(case.run(every_s="0"))
+    kept = f"{run.output}/findings.parquet"
+    findings = f"""(SELECT * REPLACE (epoch_us("at") AS "at") FROM read_parquet('{kept}'))"""
+    found = f"""SELECT kind, device_id, metric, "at", count, value FROM {findings} WHERE kind <> 'hole' UNION ALL
+        SELECT kind, NULL, NULL, NULL, sum(count), count(*) FROM {findings} WHERE kind = 'hole' GROUP BY kind"""
+    keys = ("kind", "device_id", "metric", "at")
+    return compared(connection, found, truths.QUALITY, keys, {"count": 0.0, "value": 1e-9})
+
+
+def _report(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    run = case.run()
+    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    kept = case.spark.read.schema(SPARK_SCHEMA).parquet(str(case.files))
+    if case.following:
+        assert report.tick(case.run(every_s="0")) == {"pages": 1}
+        kept = report.kept_in(run.output, 0.0).readings(case.spark)
+    assert (run.output / report.FILE).stat().st_size > 10_000
+    facts = gather(kept, case.spark.createDataFrame([], anomaly.RAW), quality.limits_of(case.run()))
+    assert facts is not None
+    return _facts_agree(facts, connection)
+
+
+def _facts_agree(facts: Facts, connection: duckdb.DuckDBPyConnection) -> Parity:
+    flow = [(row["bucket"], row["readings"], row["flagged"], row["devices"]) for row in facts.flow]
+    connection.register("flow", _table(("bucket", "readings", "flagged", "devices"), flow, 0))
+    values = dict.fromkeys(("readings", "flagged", "devices"), 0.0)
+    parts = [compared(connection, "FROM flow", truths.FLOW.format(step=facts.step_s), ("bucket",), values)]
+    bands = [(row["metric"], bucket, *band) for row in facts.metrics for bucket, band in row["band"].items()]
+    connection.register("bands", _table(("metric", "bucket", "low", "middle", "high"), bands, 1))
+    values = dict.fromkeys(
+        ("low", "middle", "high"), 0.005
+    )  # Spark's own percentiles are near, at a thousandth of ranks
+    parts.append(
+        compared(connection, "FROM bands", truths.BANDS.format(step=facts.step_s), ("metric", "bucket"), values)
+    )
+    totals = """SELECT count(*), count(DISTINCT ("partition", "offset")), count(DISTINCT device_id), count(DISTINCT metric)
+        FROM readings"""
+    expected = connection.execute(totals).fetchall()[0]
+    same = expected == tuple(facts.totals[name] for name in ("readings", "messages", "devices", "metrics"))
+    return Parity(1 + sum(part.rows for part in parts), sum(part.wrong for part in parts) + (not same))
+
+
+def _status(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
+    _rows(case, connection)
+    found = """SELECT domain, metric, sum(readings) AS readings, max(devices) AS devices, min(min) AS min, max(max) AS max,
+        sum(mean * readings) / sum(readings) AS mean, max(newest) AS newest, sum(late) AS late FROM ours
+        WHERE over_all = 0 GROUP BY domain, metric"""
+    values = dict.fromkeys(("readings", "min", "max", "newest", "late"), 0.0) | {"mean": 1e-9}
+    return compared(connection, found, truths.STATUS, ("domain", "metric"), values)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], texts: int) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    kinds = [pa.string() if number < texts else None for number in range(len(names))]
+    return pa.table({name: pa.array(column, kind) for name, column, kind in zip(names, columns, kinds, strict=True)})
+
+
+def _ignored(_: object) -> None:
+    """What a batch counted is not of interest here."""
+
+
+CHECKS: Final[dict[str, Callable[[Case, duckdb.DuckDBPyConnection], Parity]]] = {
+    "lake": _lake, "rollup": _rollup, "anomaly": _anomaly, "health": _health, "quality": _quality, "report": _report,
+    "status": _status,
+}  # fmt: skip
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Readings to make up.")] = 1_000_000,
+    devices: int = 500,
+    jobs: Annotated[str, typer.Option(help="Which jobs, with commas between.")] = ",".join(JOBS),
+) -> None:
+    """Make readings up, run each job over them, and say how many rows are wrong."""
+    folder, console, bad = Path(tempfile.mkdtemp(prefix="iotsphere-parity-")), Console(width=150), 0
+    try:
+        spark = open_session("parity", "local[2]", {"spark.sql.shuffle.partitions": "4"}, folder / "spark")
+        (folder / "log").mkdir()
+        for number, fleet in enumerate(pieces(Plan(rows, devices, METRICS), -(-rows // 10))):
+            pq.write_table(fleet.rows, folder / "log" / f"part-{number:05d}.parquet")
+        for name in jobs.split(","):
+            for following in (False, True):
+                case = Case(spark, name, folder / "log", following, folder / f"{name}-{following}")
+                found: list[Parity] = []
+                cost = cost_of(partial(lambda one, into: into.append(check(one)), case, found))
+                how = "stream" if following else "batch"
+                console.print(
+                    f"{name:8} {how:6} {found[0].rows:>10,} rows, {found[0].wrong} wrong; {cost.wall:.0f} s with the peer"
+                )
+                bad += found[0].wrong
+                shutil.rmtree(case.folder, ignore_errors=True)
+        spark.stop()
+    finally:
+        shutil.rmtree(folder)
+    raise typer.Exit(bool(bad))
+
+
+if __name__ == "__main__":
+    typer.run(main)
