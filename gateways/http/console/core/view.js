@@ -35,6 +35,7 @@ export function view(root, template, signal) {
 
 /** Call back every so many milliseconds while the page is seen, until the signal aborts. */
 export function every(ms, signal, work) {
+  if (signal.aborted) return;
   const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
   signal.addEventListener("abort", () => clearInterval(timer));
 }

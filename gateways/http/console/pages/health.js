@@ -126,6 +126,7 @@ export function health(root, { api, leave }) {
   async function look() {
     try {
       const [text, told] = await Promise.all([api.text("metrics", leave), api.get("api/v1/ledger", {}, leave)]);
+      if (leave.aborted) return; // a page that was left makes no charts, for nothing would take them away
       const now = performance.now();
       figures = families(text);
       ledger = told;
