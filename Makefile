@@ -27,7 +27,7 @@ check: setup
 test: setup
 	@$(PY) tests/support/provision.py
 	@$(MAKE) check
-	$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: setup
 	@$(PY) tests/support/provision.py --peers

@@ -96,7 +96,7 @@ async def following(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     topic = "iotsphere/devices/batch/status"

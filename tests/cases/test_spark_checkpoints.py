@@ -41,7 +41,7 @@ def counting(store: Store, version: int, *keys: str, name: str = "total") -> Job
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_b28_an_incompatible_change_is_refused_and_migrated(spark: SparkSession, tmp_path: Path) -> None:
     log = fill_sqlite(tmp_path, 200)
 

@@ -23,7 +23,7 @@ from iotsphere.spark import telemetry
 from tests.drivers.spark.lakes import query, run_to
 from tests.support.telemetry import CHANNELS, DOMAIN
 
-pytestmark = pytest.mark.timeout(300)  # the first of them starts Spark
+pytestmark = pytest.mark.timeout(600)  # the first of them starts Spark
 RECORDED = {
     "1970": "eyJUaW1lIjoiMTk3MC0wMS0wMVQwMDowMDowMyIsIkVORVJHWSI6eyJUb3RhbCI6MjUsIlllc3RlcmRheSI6MywiVG9kYXkiOjIsIlBvd2VyIjo3fX0=",
     "year 4020": "eyJ0cyI6NjQ2OTg0MzgwNTExNDksInZhbHVlIjo0MjM0fQ==",

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 from .changing import SHADOWS, WITHIN, WRITERS, Listener, Writer, assert_told, log_of, role, under_load, versions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 T = TypeVar("T")
 CHANGES = 80  # of each writer

@@ -18,7 +18,7 @@ from tests.contracts.database import COLLECTIONS
 from tests.support.mongo import ReplicaSet
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 OPTIONS = MongoOptions(timeout=5, quiet=0.5)
 WRITERS = 8

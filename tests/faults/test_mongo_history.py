@@ -21,7 +21,7 @@ from tests.support import mongo
 from tests.support.servers import Server
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def wait_for(condition: object, log: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_cluster_rolls_up_what_lies_in_redis_streams(master: str, redis_server: Server, tmp_path: Path) -> None:
     log = fill_redis(redis_server.port, 4_000)
     data = tmp_path / "data"
@@ -89,7 +89,7 @@ def test_a_cluster_rolls_up_what_lies_in_redis_streams(master: str, redis_server
     ]  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("IOTSPHERE_", "PYSPARK_"))}
     done = subprocess.run(
-        command, env={**kept, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=350, check=False
+        command, env={**kept, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=550, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["messages"] == 4_000

@@ -24,7 +24,7 @@ from tests.support.telemetry import fill_sqlite
 
 from .lakes import content, data_files, frame, query, run_to
 
-pytestmark = pytest.mark.timeout(300)  # the first of them starts Spark
+pytestmark = pytest.mark.timeout(600)  # the first of them starts Spark
 FLEET = make(readings=12_000, devices=10, period_s=600, seed=5)  # 200 messages a device: a day and a third
 IN_ORDER = [(name, "ascending") for name in ("partition", "offset", "metric", "sample")]
 

@@ -54,7 +54,7 @@ def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_lake(tmp_path / "lake")
     fill_sqlite(tmp_path, 200)

@@ -24,7 +24,7 @@ from tests.support.readings import SCHEMA, Fleet, Plan, make
 
 from .lakes import frame
 
-pytestmark = pytest.mark.timeout(300)  # the first of them starts Spark
+pytestmark = pytest.mark.timeout(600)  # the first of them starts Spark
 PLAN = Plan(
     readings=9_000,
     devices=10,
@@ -158,7 +158,7 @@ def test_a_metric_that_changes_its_type_or_unit_and_one_that_is_new(spark: Spark
     assert impossible == {"h": (1, 104.0), "t": (1, -300.0)}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_all_planted_faults_are_in_the_findings_and_nothing_else(
     spark: SparkSession, fleet: Fleet, rows: DataFrame, tmp_path: Path
 ) -> None:

@@ -138,7 +138,7 @@ def test_numbers_and_times_are_short() -> None:
     assert list(STEPS_S) == sorted(STEPS_S)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_report_of_readings_says_what_duckdb_counts(spark: SparkSession, tmp_path: Path) -> None:
     fleet = make(Plan(readings=6_000, devices=12, metrics=("temperature", "online"), seed=8))
     options = {option.name: option.default for option in JOB.options} | {"title": "Plant <1>"}

@@ -65,7 +65,7 @@ def test_no_java_at_all_says_what_was_seen_and_what_to_do(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_machine_without_java_runs_a_job(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
