@@ -77,6 +77,16 @@ class DocumentSinkContract:
         assert ("new" in found["iotsphere/d1/t"], "old" in found["iotsphere/d1/t"]) == (replaced, not replaced)
         assert len(found) == 3
 
+    def test_one_that_was_thought_to_be_new_is_held_to_the_same(self, place: Place) -> None:
+        with open_sink(place.database) as sink:
+            sink.write("rollups", [kept(key, 5, 9, old=1)._replace(new=True) for key in ("a", "b", "c")])
+            again = [kept("a", 4, 9, n=1), kept("new", n=2), kept("b", 6, 9, n=3), kept("c", 5, 10, n=4)]
+            assert sink.write("rollups", [each._replace(new=True) for each in again]) == 4
+        found = place.read("rollups")
+        assert {key: (one.get("old"), one.get("n")) for key, one in found.items()} == {
+            "a": (None, 1), "b": (1, None), "c": (None, 4), "new": (None, 2),
+        }  # fmt: skip
+
     def test_who_begins_anew_takes_no_row_back(self, place: Place) -> None:
         """A checkpoint was lost: the log is read from its start once more."""
         history = [kept(first=1, last=last, count=last) for last in range(1, 6)]

@@ -23,6 +23,7 @@ from ..rollups.fold import MINUTE, NAMES, Rules, step
 from ..rollups.points import DUPLICATE, UNTRUSTED, Points
 from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
+from ..schema import listed
 from ..sinks.documents import Kept, keep, whole_ms
 from . import Counts, Job, Option, Run
 
@@ -132,15 +133,16 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  w
 def _documents(minutes_kept: timedelta, rows: pa.RecordBatch) -> list[Kept]:
     """The documents of rows. Fields that a row does not have are left out."""
     made = []
-    columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
+    columns = {name: listed(rows.column(name)) for name in rows.schema.names}
     fields = [(name, columns[column]) for column, name in FIELDS.items()]
     columns["last_time"] = [at and whole_ms(at) for at in columns["last_time"]]
     texts = [f"{start:%Y-%m-%dT%H:%M:%SZ}" for start in columns["start"]]
     for index, start in enumerate(texts):
         body = {name: values[index] for name, values in fields if values[index] is not None}
         key = f"{body['domain']}/{body['device']}/{body['metric']}/{body['resolution']}/{start}"
-        expires = body["end"] + minutes_kept if minutes_kept and body["resolution"] == NAMES[MINUTE] else None
-        made.append(Kept(key, body, columns["first_offset"][index], columns["last_offset"][index], expires))
+        brief = body["resolution"] == NAMES[MINUTE]
+        expires = body["end"] + minutes_kept if minutes_kept and brief else None
+        made.append(Kept(key, body, columns["first_offset"][index], columns["last_offset"][index], expires, brief))
     return made
 
 

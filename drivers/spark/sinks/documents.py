@@ -25,6 +25,7 @@ class Kept(NamedTuple):
     """A document. ``body``: JSON values and moments (UTC, whole milliseconds).
 
     ``first``, ``last``: the offsets in the log between which it knows all that it is about. ``expires``: when it may go.
+    ``new``: there is hardly one of this key yet; a sink may try that first.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Kept(NamedTuple):
     first: int
     last: int
     expires: datetime | None = None
+    new: bool = False
 
 
 def whole_ms(moment: datetime) -> datetime:

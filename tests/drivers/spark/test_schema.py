@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from iotsphere.drivers.spark.schema import ARROW_SCHEMA, COLUMNS, KEY, NAMES, SPARK_SCHEMA
+from iotsphere.drivers.spark.schema import ARROW_SCHEMA, COLUMNS, KEY, NAMES, SPARK_SCHEMA, listed
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -31,3 +31,18 @@ def test_spark_reads_a_table_of_readings(spark: SparkSession) -> None:
     assert list(found["quality"]) == ["late"]
     assert found["offset"] == 7
     assert frame.selectExpr("unix_millis(event_time)").first()[0] == int(NOON.timestamp() * 1000)  # type: ignore[index]
+
+
+def test_a_column_is_listed_as_arrow_does_it() -> None:
+    moments = [1_767_225_600_000_000, None, 1_767_225_600_000_000]
+    for column in (
+        pa.array(moments, pa.timestamp("us", "UTC")),
+        pa.array(["a", None, "a", ""]),
+        pa.array([1, 2, 3]),
+        pa.array([1.5, None, float("inf")]),
+        pa.array([True, False]),
+        pa.nulls(2, pa.int64()),
+        pa.array([], pa.string()),
+    ):
+        assert listed(column) == column.to_pylist()
+        assert [type(value) for value in listed(column)] == [type(value) for value in column.to_pylist()]
