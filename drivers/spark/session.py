@@ -27,8 +27,10 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
-# C2 costs more than it gives in jobs of minutes, and the serial collector suits a few small heaps on few cores.
-LOCAL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The second compiler costs more than it gives in a minute or two; from about a million rows on it saves a third of the
+# JVM's work. The serial collector suits a few small heaps on few cores.
+LASTING_JVM: Final = "-XX:+UseSerialGC"
+LOCAL_JVM: Final = f"-XX:TieredStopAtLevel=1 {LASTING_JVM}"
 CACHE: Final = Path.home() / ".cache" / "iotsphere"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -46,11 +48,16 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def open_session(
-    name: str, master: str = "local[*]", settings: Mapping[str, str] | None = None, folder: Path | None = None
+    name: str,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    *,
+    lasting: bool = False,
 ) -> SparkSession:
     """Start Spark, or get the session that runs already.
 
-    ``folder``: for what Spark writes by the way. Raises RequestInvalid when there is no Java that it can use.
+    ``folder``: for what Spark writes by the way. ``lasting``: it will run for long. Raises RequestInvalid when there is no Java that it can use.
     """
     os.environ["JAVA_HOME"] = str(java_home(os.environ, folder))
     # The workers run what the driver runs.
@@ -65,7 +72,7 @@ def open_session(
     if near:
         every.setdefault("spark.driver.bindAddress", "127.0.0.1")
         every.setdefault("spark.driver.host", "127.0.0.1")
-        every.setdefault("spark.driver.extraJavaOptions", LOCAL_JVM + _logging(folder))
+        every.setdefault("spark.driver.extraJavaOptions", (LASTING_JVM if lasting else LOCAL_JVM) + _logging(folder))
     if folder is not None:
         every.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
         every.setdefault("spark.local.dir", str(folder / "local"))

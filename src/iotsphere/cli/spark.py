@@ -164,7 +164,9 @@ def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
     begun = time.monotonic()
     with Screen(plan.job.name, quiet=asked.as_json) as screen:
         screen.say("starting Spark")
-        spark = open_session(f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work")
+        spark = open_session(
+            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=plan.follow
+        )
         try:
             runner = Runner(spark, plan, IotSphereSource)
             with stop_on_signals(runner):
