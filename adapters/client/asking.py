@@ -30,20 +30,25 @@ class ClientAsking:
     for it up to MAX_HELD_BYTES, and beyond them refused as rate_limited, so that it may ask again.
     """
 
+    __slots__ = ("_exact", "_held", "_outbox", "_rates", "_reads", "_room", "_state", "_tasks")
+
     def __init__(self, use_cases: ClientUseCases, outbox: Outbox, exact: bool = False) -> None:
         self._state = use_cases.state
         self._rates = use_cases.rates
         self._outbox = outbox
         self._exact = exact
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._reads = asyncio.Semaphore(READS_AT_ONCE)
-        self._room = asyncio.Event()
+        # Most clients never ask: what an idle one does not need is made with the first request.
+        self._tasks: set[asyncio.Task[None]] | None = None
+        self._reads: asyncio.Semaphore | None = None
+        self._room: asyncio.Event | None = None
         self._held = 0
 
     def __call__(self, request: protocol.StateRequest, principal: Principal) -> None:
         """Begin to carry a request out; its answer comes when it is done. Raises RateLimited and RequestInvalid."""
         if self._state is None:
             raise RequestInvalid(f"here is no database for shadows, commands and what users have: {ASK_A_GATEWAY}")
+        if self._tasks is None:
+            self._tasks, self._reads = set(), asyncio.Semaphore(READS_AT_ONCE)
         if len(self._tasks) >= MAX_ASKING:
             raise RateLimited(f"{MAX_ASKING} requests of yours are under way: wait for an answer", retry_after=1.0)
         loop = asyncio.get_running_loop()
@@ -54,17 +59,19 @@ class ClientAsking:
 
     def close(self) -> None:
         """Nobody waits for the answers any more. What was begun is in the database, or repeated by who asks again."""
-        for task in self._tasks:
+        for task in self._tasks or ():
             task.cancel()
 
     def has_room(self) -> None:
         """The client has taken what was written."""
-        self._room.set()
+        if self._room is not None:
+            self._room.set()
 
     async def _carry_out(self, state: ClientState, request: protocol.StateRequest, who: Principal) -> None:
         if not _only_reads(request):
             await self._answer(request.ref, await self._decided(state, request, who))
             return
+        assert self._reads is not None
         async with self._reads:
             await self._until_room()
             await self._answer(request.ref, await self._decided(state, request, who))
@@ -91,8 +98,9 @@ class ClientAsking:
 
     async def _until_room(self) -> None:
         while self._outbox.full:
-            self._room.clear()
-            await self._room.wait()
+            room = self._room = self._room or asyncio.Event()
+            room.clear()
+            await room.wait()
 
 
 def _only_reads(request: protocol.StateRequest) -> bool:

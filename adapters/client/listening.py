@@ -61,7 +61,7 @@ class Listening:
     task: asyncio.Task[None] | None = None
     held: dict[str, None] = field(default_factory=dict)
     kept_at: float = 0.0
-    room: asyncio.Event = field(default_factory=asyncio.Event)
+    room: asyncio.Event | None = None
     told_lag_at: float = -LAG_NOTICE_S
     told_lag: bool = False
     told_cursor_at: float = 0.0
@@ -76,7 +76,8 @@ class Listening:
         """The client has room again."""
         if self.reader is not None:
             self.reader.resume()
-        self.room.set()
+        if self.room is not None:
+            self.room.set()
 
     def close(self) -> None:
         """End it. Nothing is delivered afterwards."""
@@ -115,8 +116,7 @@ class Listening:
         settings = member.settings
         while True:
             while len(self.held) >= self.credit or outbox.full:
-                self.room.clear()
-                await self.room.wait()
+                await self._until_room()
             try:
                 handouts = await member.take(min(limit, self.credit - len(self.held)))
             except Unavailable:
@@ -150,7 +150,8 @@ class Listening:
         held_some = not done.isdisjoint(self.held)
         for token in done:
             self.held.pop(token, None)
-        self.room.set()
+        if self.room is not None:
+            self.room.set()
         now = asyncio.get_running_loop().time()
         if held_some and behind and now - self.kept_at >= KEEP_EVERY * member.settings.visibility / 1000:
             self.kept_at = now
@@ -161,5 +162,9 @@ class Listening:
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while token in self.held:
-                    self.room.clear()
-                    await self.room.wait()
+                    await self._until_room()
+
+    async def _until_room(self) -> None:
+        room = self.room = self.room or asyncio.Event()
+        room.clear()
+        await room.wait()

@@ -16,6 +16,8 @@ from .listening import Listening
 MAX_SUBSCRIPTIONS: Final = 1_000
 MAX_REWINDS: Final = 4  # each reads up to a mebibyte ahead
 
+_PLAIN: Final = {text: Start(text) for text in ("live", "latest", "earliest")}
+
 ReadCursor = Callable[[str, str], Cursor]
 
 
@@ -40,8 +42,8 @@ def open_listening(
 
 
 def _start(text: str, scope: str, read_cursor: ReadCursor) -> Start:
-    if text in ("live", "latest", "earliest"):
-        return Start(text)
+    if text in _PLAIN:
+        return _PLAIN[text]
     time = protocol.parse_time(text)
     if time is not None:
         return Start("time", time=time)

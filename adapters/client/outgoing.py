@@ -19,6 +19,8 @@ JOINED_BYTES: Final = 64 * 1024
 class ClientOutgoing:
     """The messages of one client on their way into its outbox."""
 
+    __slots__ = ("_bytes", "_delivery", "_exact", "_outbox", "_waiting")
+
     def __init__(self, delivery: ClientDeliveryAdapter, outbox: Outbox, exact: bool) -> None:
         self._delivery = delivery
         self._outbox = outbox

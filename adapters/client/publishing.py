@@ -28,6 +28,11 @@ class ClientPublishing:
     ``exact``: integers beyond 2^53 are sent as they are.
     """
 
+    __slots__ = (
+        "_answer", "_clock", "_edge", "_exact", "_outstanding", "_rates", "_requests", "_room", "_strikes", "_struck_at",
+        "_submit_records", "_told_until", "published", "refused",
+    )  # fmt: skip
+
     def __init__(self, use_cases: ClientUseCases, answer: Callable[[bytes], None], exact: bool = False) -> None:
         self._edge = use_cases.edge
         self._submit_records = use_cases.publish.submit
@@ -37,7 +42,7 @@ class ClientPublishing:
         self._answer = answer
         self._exact = exact
         self._outstanding = 0
-        self._room = asyncio.Event()
+        self._room: asyncio.Event | None = None  # made when somebody waits for it
         self._strikes = 0.0
         self._struck_at = 0.0
         self._told_until = 0.0
@@ -112,8 +117,9 @@ class ClientPublishing:
 
     async def _until_room(self) -> None:
         while self._outstanding >= MAX_OUTSTANDING:
-            self._room.clear()
-            await self._room.wait()
+            room = self._room = self._room or asyncio.Event()
+            room.clear()
+            await room.wait()
 
     def _bury(
         self, ref: int | str | None, principal: Principal, topic: str, payload: bytes, error: IotSphereError
@@ -129,7 +135,8 @@ class ClientPublishing:
 
         def done(result: Appended | IotSphereError) -> None:
             self._outstanding -= 1
-            self._room.set()
+            if self._room is not None:
+                self._room.set()
             then(result)
 
         self._submit_records([record], done)

@@ -267,7 +267,7 @@ class ClientSession:
         A client whose filters seldom match would otherwise come back with a cursor that retention has passed by, and
         one that has just got its last values would have none.
         """
-        if self._outbox.full:
+        if not self._listening or self._outbox.full:
             return
         now = asyncio.get_running_loop().time()
         for listening in self._listening.values():

@@ -1,6 +1,6 @@
 """The WebSocket door and its parts; begin with gateway.py."""
 
-from .connection import WebSocketLimits
 from .gateway import WebSocketGateway
+from .limits import WebSocketLimits
 
 __all__ = ["WebSocketGateway", "WebSocketLimits"]

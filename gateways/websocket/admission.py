@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Final
 
 from ...entities.errors import TooManyConnections
-from .connection import Connection, WebSocketLimits
+from .connection import Connection
+from .limits import WebSocketLimits
 
 POLITELY_REFUSED: Final = 1_000
 PATIENCE_S: Final = 1.0

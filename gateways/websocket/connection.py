@@ -1,53 +1,33 @@
-"""One WebSocket connection: its bounded way to the client, and the loop that reads the client's requests."""
+"""One WebSocket connection at the door: what the library's own does, less what a connection that says nothing costs.
+
+The library makes two tasks, a queue and a place for every header that came, for each connection. Here frames are handed
+over as they come, one round of the door looks after all who are silent, and the handshake is forgotten once it is over.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from websockets.asyncio.messages import Assembler
 from websockets.asyncio.server import Server, ServerConnection
-from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
 
-from ...adapters.client.session import CLOSE_UNAUTHENTICATED, ClientSession
-from ...adapters.client.use_cases import ClientUseCases
+from ...adapters.client.session import CLOSE_UNAUTHENTICATED
 from ...entities.certificate import Certificate
 from ...entities.principal import Principal
 from ..tls import peer_certificate
+from .limits import WebSocketLimits
 
 if TYPE_CHECKING:
     from .admission import Admission
+    from .client import Client
 
-REQUESTS_IN_A_ROW: Final = 100
-CLOSE_TIMEOUT_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class WebSocketLimits:
-    """Bounds of the door. Times in seconds.
-
-    ``outbox_bytes``: what may wait for one client; what comes after it has reached that stays in the log.
-    ``per_address`` does not bind loopback addresses unless ``limit_loopback``; ``unauthenticated_per_address`` always
-    does: past it the oldest connection that has not shown a token within a second is cut. A client that sends more
-    than ``requests_per_second`` is read more slowly.
-    """
-
-    outbox_bytes: int = 1024 * 1024
-    connections: int = 10_000
-    per_address: int = 200
-    limit_loopback: bool = False
-    unauthenticated_per_address: int = 100
-    handshake: float = 5.0
-    authentication: float = 5.0
-    ping_interval: float = 20.0
-    ping_timeout: float = 60.0
-    requests_per_second: float = 10_000.0
-    compression: bool = False
-    origins: tuple[str, ...] = ()
+OVERDUE: Final = -1.0
 
 
 class FrameUser(Protocol):
@@ -74,32 +54,64 @@ class FrameUser(Protocol):
         ...
 
 
+class _NoQueue:
+    """In the place of the library's queue of frames, once nothing is put there any more."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+NO_QUEUE: Final = _NoQueue()
+
+
 class Connection(ServerConnection):
     """A connection that tells the door when it opens and ends, and its session when the client has taken everything.
 
     ``user``: who gets the frames instead of the session, once the handshake has chosen its subprotocol.
     """
 
+    __slots__ = (
+        "_frames", "_heard_at", "_pinged_at", "address", "admission", "admitted", "certificate", "client", "opened_at",
+        "principal", "user",
+    )  # fmt: skip  # beside the library's own attributes: past 30 of them in one place, each object carries its own table
+
     def __init__(self, protocol: ServerProtocol, server: Server, admission: Admission, **options: Any) -> None:
         super().__init__(protocol, server, **options)
+        self.protocol.logger = self.logger = server.logger  # instead of an adapter for each
+        self.drain_waiters = cast(
+            "deque[asyncio.Future[None]]", []
+        )  # it is used as a list, and an empty deque is large
         self.admission = admission
         self.client: Client | None = None
         self.user: FrameUser | None = None
         self.principal: Principal | None = None
         self.certificate: Certificate | None = None
-        self._frames: list[bytes] = []
+        self._frames: list[bytes] | None = None
         self.address = "?"
-        self.opened_at = 0.0
+        self.opened_at = self._heard_at = self._pinged_at = 0.0
         self.admitted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open (asyncio.Protocol)."""
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else "?"
+        self.address = sys.intern(str(peer[0])) if peer else "?"
         self.certificate = peer_certificate(transport)
-        self.opened_at = self.loop.time()
+        self.opened_at = self._heard_at = self.loop.time()
         self.admission.opened(self)
+
+    def begin(self, client: Client) -> None:
+        """The handshake is over: let its headers go, and hand the client what comes, and what has come already."""
+        self.client = client
+        if self.request is not None and self.response is not None:
+            self.request.headers.clear()
+            self.response.headers.clear()
+        del self.protocol.select_subprotocol  # its choice is made
+        queue, self.recv_messages = self.recv_messages, cast(Assembler, NO_QUEUE)
+        while queue.frames.queue:
+            client.take(queue.frames.queue.popleft())
+        if client.is_heard:
+            queue.maybe_resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed (asyncio.Protocol)."""
@@ -107,32 +119,64 @@ class Connection(ServerConnection):
         self.admission.lost(self)
         if self.user is not None:
             self.user.lost()
+        elif self.client is not None:
+            self.client.lost()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came (asyncio.Protocol)."""
         user = self.user
         if user is None:
+            self._heard_at = self.loop.time()
+            self._pinged_at = 0.0
             super().data_received(data)
         elif user.arrived(len(data)):
             super().data_received(data)
             if self._frames:
-                whole, self._frames = b"".join(self._frames), []
+                whole, self._frames = b"".join(self._frames), None
                 user.receive(whole)
 
     def process_event(self, event: Event) -> None:
         """A frame came, or the handshake's request (websockets' Connection)."""
-        if self.user is None or not isinstance(event, Frame):
+        if not isinstance(event, Frame) or (self.user is None and self.client is None):
             super().process_event(event)
+        elif self.client is not None:
+            if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                self.client.take(event)
         elif event.opcode in (Opcode.BINARY, Opcode.CONT):
+            if self._frames is None:
+                self._frames = []
             self._frames.append(bytes(event.data))
-        elif event.opcode is Opcode.TEXT:
-            self._frames.clear()
+        elif event.opcode is Opcode.TEXT and self.user is not None:
+            self._frames = None
             self.user.refuse_text()
 
     def start_keepalive(self) -> None:
-        """Send pings, unless the protocol inside looks after that (websockets' Connection)."""
-        if self.user is None:
-            super().start_keepalive()
+        """Make no task (websockets' Connection): the door's round asks who is silent, and MQTT has a way of its own."""
+
+    def look_after(self, now: float, limits: WebSocketLimits) -> None:
+        """Ask a client that is silent whether it is there, and end its connection when it does not say so in time."""
+        if now - self._heard_at < limits.ping_interval or self.protocol.state is not State.OPEN:
+            return
+        client = self.client
+        if client is None or self.paused or not client.is_heard:
+            self._heard_at = now  # who takes nothing, or is not listened to, cannot answer
+            self._pinged_at = 0.0
+        elif self._pinged_at == OVERDUE:
+            client.close(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
+        elif not self._pinged_at:
+            self._pinged_at = now
+            self.protocol.send_ping(b"")
+            self.send_waiting()
+        elif now - self._pinged_at >= limits.ping_timeout:
+            self._pinged_at = OVERDUE  # not ended before the next round: its answer may lie unread if we were held up
+
+    def send_waiting(self) -> None:
+        """Write what the protocol has to say.
+
+        Once the close handshake has begun, the library has written everything itself, and maybe closed its half.
+        """
+        if self.protocol.state is State.OPEN and not self.transport.is_closing():
+            self.transport.write(b"".join(self.protocol.data_to_send()))
 
     def pause_writing(self) -> None:
         """The client does not take what was written (asyncio.Protocol)."""
@@ -159,105 +203,3 @@ class Connection(ServerConnection):
             self.client.close(CLOSE_UNAUTHENTICATED, "authenticate")
         else:
             self.transport.abort()
-
-
-class Client:
-    """One connected client: the session's outbox, and the loop that reads its requests."""
-
-    def __init__(self, connection: Connection, use_cases: ClientUseCases, limits: WebSocketLimits, exact: bool) -> None:
-        self.connection = connection
-        self.session = ClientSession(use_cases, self, connection.principal, exact)
-        self.closing: asyncio.Task[None] | None = None
-        self._limits = limits
-        self._unsent = 0
-        self._due: list[Callable[[], None]] = []
-        self._leaving = False
-        self.bytes_out = 0
-
-    @property
-    def full(self) -> bool:
-        """True while ``outbox_bytes`` or more wait for the client, and once it is being closed."""
-        return self.connection.paused or self._unsent > self._limits.outbox_bytes or self.closing is not None
-
-    def write(self, frame: bytes) -> None:
-        """Send one text frame, without waiting; a client that is gone or being closed gets nothing more."""
-        connection = self.connection
-        if connection.protocol.state is not State.OPEN or connection.transport.is_closing() or self.closing is not None:
-            return
-        connection.protocol.send_text(frame)
-        self.bytes_out += len(frame)
-        self._unsent += len(frame)
-        self._leave()
-
-    def soon(self, write: Callable[[], None]) -> None:
-        """Call ``write`` once, before what was written in this turn of the event loop leaves."""
-        self._due.append(write)
-        self._leave()
-
-    def _leave(self) -> None:
-        if not self._leaving:  # all frames of one turn of the event loop leave in one write
-            self._leaving = True
-            self.connection.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        due, self._due = self._due, []
-        for write in due:
-            write()
-        self._leaving = False
-        was_full = self._unsent > self._limits.outbox_bytes
-        self._unsent = 0
-        connection = self.connection
-        # Once the close handshake has begun, the library has written everything itself, and maybe closed its half.
-        if connection.protocol.state is State.OPEN and not connection.transport.is_closing():
-            connection.transport.write(b"".join(connection.protocol.data_to_send()))
-        if was_full and not self.full:
-            self.session.has_room()
-
-    def close(self, code: int, reason: str) -> None:
-        """End the connection."""
-        if self.closing is None:
-            self.closing = asyncio.get_running_loop().create_task(self._close(code, reason))
-
-    async def _close(self, code: int, reason: str) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self.connection.close(code, reason)
-        except TimeoutError:  # it does not even take the close frame
-            self.connection.transport.abort()
-
-    async def run(self) -> None:
-        """Read requests until the client is gone."""
-        loop = asyncio.get_running_loop()
-        connection = self.connection
-        connection.transport.set_write_buffer_limits(self._limits.outbox_bytes, self._limits.outbox_bytes // 4)
-        timer = None
-        if self.session.principal is None:
-            timer = loop.call_later(self._limits.authentication, self._demand_token)
-        rate = self._limits.requests_per_second
-        tokens, at, row = rate, loop.time(), 0
-        try:
-            while True:
-                raw = await connection.recv(decode=False)
-                if self.closing is not None:
-                    continue  # read on up to its close frame, but carry out nothing more
-                now = loop.time()
-                tokens = min(rate, tokens + (now - at) * rate) - 1
-                at = now
-                row += 1
-                if tokens < 0:
-                    await asyncio.sleep(-tokens / rate)
-                elif row % REQUESTS_IN_A_ROW == 0:
-                    await asyncio.sleep(0)  # frames that came together would be carried out without a pause
-                while connection.paused:
-                    await connection.drain()
-                await self.session.receive(raw)
-        except (ConnectionClosed, ConnectionResetError):  # the latter while it waited for a client that took nothing
-            return
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self.session.close()
-
-    def _demand_token(self) -> None:
-        if self.session.principal is None:
-            self.close(CLOSE_UNAUTHENTICATED, "authenticate")

@@ -29,11 +29,14 @@ from ...adapters.client.use_cases import ClientUseCases
 from ...entities.errors import IotSphereError, Limited, RequestInvalid, TooManyConnections, Unauthenticated
 from ..tls import HANDSHAKE_S
 from .admission import Admission
-from .connection import CLOSE_TIMEOUT_S, Client, Connection, FrameUser, WebSocketLimits
+from .client import Client
+from .connection import Connection, FrameUser
+from .limits import CLOSE_TIMEOUT_S, WebSocketLimits
 
 __all__ = ("WebSocketGateway", "WebSocketLimits")
 
 CHECK_EVERY_S: Final = 2.0
+CHECKED_AT_ONCE: Final = 100
 CLOSE_RESTARTING: Final = 1012
 
 
@@ -86,8 +89,7 @@ class WebSocketGateway:
             max_size=MAX_REQUEST_BYTES,
             max_queue=4,
             open_timeout=limits.handshake,
-            ping_interval=limits.ping_interval,
-            ping_timeout=limits.ping_timeout,
+            ping_interval=None,  # _keep_checking asks
             close_timeout=CLOSE_TIMEOUT_S,
             server_header=None,
             create_connection=cast(type[ServerConnection], partial(Connection, admission=self._admission)),
@@ -155,30 +157,40 @@ class WebSocketGateway:
         if connection.user is not None:
             await connection.wait_closed()
             return
-        client = connection.client = Client(connection, self._use, self._limits, _wants_exact(connection))
+        client = Client(connection, self._use, self._limits, _wants_exact(connection))
         self._clients[client] = None
         self.counts["connected"] += 1
         try:
+            connection.begin(client)
             await client.run()
         finally:
             del self._clients[client]
             self.counts["disconnected"] += 1
 
     async def _keep_checking(self) -> None:
+        """Look after each client every two seconds, a few at a time, so that nobody else waits for that."""
         while True:
-            await asyncio.sleep(CHECK_EVERY_S)
-            for count, client in enumerate(list(self._clients)):
-                if not self._still_valid(client):
-                    self.counts["closed_credential"] += 1
-                    client.session.close()
-                    if client.connection.paused:  # what waits for it must not reach it any more
-                        client.connection.transport.abort()
-                    else:
-                        client.close(CLOSE_UNAUTHENTICATED, "the token or certificate expired or was revoked")
-                else:
-                    client.session.tell_cursors()
-                if count % 500 == 499:
-                    await asyncio.sleep(0)
+            clients = list(self._clients)
+            pause = CHECK_EVERY_S / max(1, -(-len(clients) // CHECKED_AT_ONCE))
+            for start in range(0, max(1, len(clients)), CHECKED_AT_ONCE):
+                await asyncio.sleep(pause)
+                now = asyncio.get_running_loop().time()
+                for client in clients[start : start + CHECKED_AT_ONCE]:
+                    self._look_after(client, now)
+
+    def _look_after(self, client: Client, now: float) -> None:
+        if client not in self._clients:
+            return
+        if self._still_valid(client):
+            client.session.tell_cursors()
+            client.connection.look_after(now, self._limits)
+            return
+        self.counts["closed_credential"] += 1
+        client.session.close()
+        if client.connection.paused:  # what waits for it must not reach it any more
+            client.connection.transport.abort()
+        else:
+            client.close(CLOSE_UNAUTHENTICATED, "the token or certificate expired or was revoked")
 
     def _still_valid(self, client: Client) -> bool:
         certificate = client.connection.certificate

@@ -46,7 +46,7 @@ def test_every_function_that_is_named_exists() -> None:
     from iotsphere.drivers.redis.log import RedisMessagingDriver
     from iotsphere.drivers.redis.wire import Wire
     from iotsphere.gateways.mqtt.over_tcp import MqttOverTcp
-    from iotsphere.gateways.websocket.connection import Client
+    from iotsphere.gateways.websocket.client import Client
     from iotsphere.use_cases.feed import Feed
     from iotsphere.use_cases.publish import MessagePublishUseCase
 
