@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from .cursor import Cursor
@@ -24,6 +24,9 @@ class Start:
     time: int = 0
 
 
+LIVE: Final = Start()
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One or more filters of one domain, a start and a policy.
@@ -34,7 +37,7 @@ class Subscription:
     """
 
     filters: tuple[TopicFilter, ...]
-    start: Start = field(default_factory=Start)
+    start: Start = LIVE
     policy: str = "complete"
     max_rate: float = 0.0
     speed: float | None = None

@@ -14,6 +14,7 @@ Grammar and wildcards follow MQTT 5 section 4.7, narrowed to the product's own s
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -210,33 +211,28 @@ class TopicFilter(NamedTuple):
                 return True
             if index >= len(theirs):
                 return False
-            got = theirs[index]
-            if got == "#" or want not in ("+", got):
+            if theirs[index] == "#" or want not in ("+", theirs[index]):
                 return False
         return len(theirs) == len(mine)
 
     def overlaps(self, other: TopicFilter) -> bool:
         """Tell whether some topic is selected by both."""
-        return _overlap(self.levels, other.levels)
+        one, two, index = self.levels, other.levels, 0
+        while True:
+            a = one[index] if index < len(one) else None
+            b = two[index] if index < len(two) else None
+            if a == "#" or b == "#":
+                return True
+            if a is None or b is None:
+                return a is b
+            if a != "+" and b not in ("+", a):
+                return False
+            index += 1
 
     @property
     def channels(self) -> frozenset[str]:
         """The channels whose topics it can select; empty when it selects nothing of the space."""
         return _channels(self)
-
-
-def _overlap(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    index = 0
-    while True:
-        a = one[index] if index < len(one) else None
-        b = two[index] if index < len(two) else None
-        if a == "#" or b == "#":
-            return True
-        if a is None or b is None:
-            return a is b
-        if a != "+" and b not in ("+", a):
-            return False
-        index += 1
 
 
 @lru_cache(maxsize=4_096)
@@ -250,7 +246,7 @@ def parse_filter(text: str) -> TopicFilter:
         raise FilterInvalid(f"{shown!a} is no filter: it must hold 1 to {MAX_TOPIC_BYTES} bytes", filter=shown)
     if _CONTROL.search(text):
         raise FilterInvalid(f"{shown!a} is no filter: it holds a control character", filter=shown)
-    levels = tuple(text.split("/"))
+    levels = tuple(map(sys.intern, text.split("/")))  # ten thousand devices listen to the same few words
     if len(levels) > MAX_TOPIC_LEVELS:
         raise FilterInvalid(f"{shown!a} is no filter: more than {MAX_TOPIC_LEVELS} levels", filter=shown)
     for index, level in enumerate(levels):
@@ -282,6 +278,9 @@ _SPACE: Final[tuple[tuple[str, tuple[_Level, ...]], ...]] = (
 )
 
 
+_SETS: Final[dict[frozenset[str], frozenset[str]]] = {}  # of channels: equal ones are one object
+
+
 def _selects_any(levels: tuple[str, ...], place: tuple[_Level, ...]) -> bool:
     for index, allowed in enumerate(place):
         if index >= len(levels):
@@ -297,4 +296,5 @@ def _selects_any(levels: tuple[str, ...], place: tuple[_Level, ...]) -> bool:
 @lru_cache(maxsize=16_384)
 def _channels(wanted: TopicFilter) -> frozenset[str]:
     found = frozenset(channel for channel, place in _SPACE if _selects_any(wanted.levels[1:], place))
-    return found | {"system"} if wanted.levels[1:2] == (PLAYGROUND,) else found
+    found = found | {"system"} if wanted.levels[1:2] == (PLAYGROUND,) else found
+    return _SETS.setdefault(found, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,6 +18,7 @@ from ..entities.errors import LeaseHeld
 from ..entities.message import Entry
 from ..entities.position import Gap, Partition, Position
 from ..entities.topic import CHANNELS, TopicFilter
+from .group import Group
 from .last_values import LastValues
 from .ports.clock import Clock
 from .ports.message_log import MessageLog, Slice, Tally
@@ -30,7 +31,6 @@ SAVE_EVERY_S: Final = 2.0
 SAVER_LEASE_MS: Final = 10_000
 READER_NAME: Final = "last-values"
 REMEMBERED_GAPS: Final = 1_000
-KNOWN_TOPICS: Final = 4_096  # of a group
 
 Tap: TypeAlias = Callable[[Slice, Position], None]
 
@@ -51,27 +51,6 @@ class Batch:
         self.end = end
         self.values = values
         self.encoded: dict[object, Any] = {}
-
-
-class Group:
-    """All readers with the same filters."""
-
-    __slots__ = ("_known", "filters", "live", "readers")
-
-    def __init__(self, filters: tuple[TopicFilter, ...]) -> None:
-        self.filters = filters
-        self.readers: set[Reader] = set()
-        self.live: dict[Partition, dict[Reader, None]] = {}
-        self._known: dict[str, bool] = {}
-
-    def selects(self, topic: str) -> bool:
-        """Whether any of the filters selects the topic; topics come again and again."""
-        found = self._known.get(topic)
-        if found is None:
-            if len(self._known) >= KNOWN_TOPICS:
-                self._known.clear()
-            found = self._known[topic] = any(wanted.matches(topic) for wanted in self.filters)
-        return found
 
 
 async def beginning(log: MessageLog, partition: Partition) -> Position:
@@ -96,7 +75,8 @@ class Feed:
         self.expired = 0
         self.gaps: deque[Gap] = deque(maxlen=REMEMBERED_GAPS)
         self._index: TopicIndex[Group] = TopicIndex()
-        self._groups: dict[tuple[str, ...], Group] = {}
+        self._groups: dict[tuple[TopicFilter, ...], Group] = {}
+        self._spans: dict[tuple[str, frozenset[str]], tuple[Partition, ...]] = {}
         self._listeners: set[Callable[[Partition], None]] = set()
         self._taps: dict[Partition, dict[Tap, None]] = {}
         self._changed = asyncio.Event()
@@ -177,7 +157,7 @@ class Feed:
                 if record.expires_at <= now:
                     self.expired += 1
                     for group in match(record.topic):
-                        for reader in group.live.get(partition, ()):
+                        for reader in group.live(partition):
                             if reader.passed is not None:
                                 reader.passed(entry)
                     continue
@@ -191,13 +171,14 @@ class Feed:
         if part.gap is not None:
             self.gaps.append(part.gap)
             for group in self._groups.values():
-                for reader in tuple(group.live.get(partition, ())):
-                    reader.miss(part.gap, part.end)
+                if partition in group.partitions:
+                    for reader in group.live(partition):
+                        reader.miss(part.gap, part.end)
         for group, entries in touched.items():
-            live = group.live.get(partition)
+            live = group.live(partition)
             if live:
                 batch = Batch(partition, entries, part.end)
-                for reader in tuple(live):
+                for reader in live:
                     reader.take(batch, before)
         for tap in tuple(self._taps.get(partition, ())):
             tap(part, before)
@@ -250,24 +231,32 @@ class Feed:
         taps[tap] = None
         return lambda: taps.pop(tap, None) and None
 
-    def join(self, reader: Reader, filters: Iterable[TopicFilter]) -> Group:
-        """Put a reader into the group of its filters; it is live in no partition yet."""
-        chosen = tuple(sorted(set(filters)))
-        key = tuple(wanted.text for wanted in chosen)
-        group = self._groups.get(key)
+    def join(self, reader: Reader, filters: tuple[TopicFilter, ...]) -> Group:
+        """Put a reader into the group of its filters; it is live in no partition yet. Raises UnknownDomain."""
+        chosen = filters if len(filters) == 1 else tuple(sorted(set(filters)))
+        group = self._groups.get(chosen)
         if group is None:
-            group = self._groups[key] = Group(chosen)
+            group = self._groups[chosen] = Group(chosen, self._span(chosen))
             for wanted in chosen:
                 self._index.add(wanted, group)
-        group.readers.add(reader)
+        group.readers[reader] = None
+        group.fall_behind(reader, group.partitions)
         return group
+
+    def _span(self, filters: tuple[TopicFilter, ...]) -> tuple[Partition, ...]:
+        """The partitions that filters of one domain can select from; few combinations, so many groups share each."""
+        domain, channels = filters[0].domain, frozenset().union(*(wanted.channels for wanted in filters))
+        span = self._spans.get((domain, channels))
+        if span is None:
+            found = (partition for channel in sorted(channels) for partition in self._log.partitions(domain, channel))
+            span = self._spans[domain, channels] = tuple(found)
+        return span
 
     def leave(self, reader: Reader, group: Group) -> None:
         """Take a reader out of its group; the last one ends the group."""
-        group.readers.discard(reader)
-        for live in group.live.values():
-            live.pop(reader, None)
-        if not group.readers and self._groups.pop(tuple(w.text for w in group.filters), None) is not None:
+        group.readers.pop(reader, None)
+        group.go_live(reader, group.partitions)
+        if not group.readers and self._groups.pop(group.filters, None) is not None:
             for wanted in group.filters:
                 self._index.remove(wanted, group)
 

@@ -54,9 +54,7 @@ class Reader:
         self.behind: dict[Partition, Position] = {}
         self._ahead: dict[Partition, Position] = {}
         self._group = feed.join(self, subscription.filters)
-        self._partitions = [
-            p for channel in sorted(subscription.channels) for p in log.partitions(subscription.domain, channel)
-        ]
+        self._partitions = self._group.partitions
         self._room: asyncio.Event | None = None
         self._read_limit = int(min(READ_ENTRIES, max(1.0, subscription.max_rate or READ_ENTRIES)))
         self._pump: asyncio.Task[None] | None = None
@@ -89,8 +87,7 @@ class Reader:
 
     def start_live(self) -> None:
         """Begin where the feed stands."""
-        for partition in self._partitions:
-            self._group.live.setdefault(partition, {})[self] = None
+        self._group.go_live(self, self._partitions)
 
     def start_latest(self) -> None:
         """Begin where the feed stands, with every last value still to be sent."""
@@ -153,7 +150,7 @@ class Reader:
             self._flow.conflate(self, batch)
             self._fell_behind()
         else:
-            del self._group.live[partition][self]
+            self._group.fall_behind(self, (partition,))
             self.behind[partition] = before
             self._fell_behind()
 
@@ -249,7 +246,7 @@ class Reader:
             del self.behind[partition]
             if part.end > reached:
                 self._ahead[partition] = part.end
-            self._group.live.setdefault(partition, {})[self] = None
+            self._group.go_live(self, (partition,))
         elif not part.entries:
             await asyncio.sleep(0)
 

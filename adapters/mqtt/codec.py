@@ -18,6 +18,7 @@ from .reasons import Reason
 
 _PREFIX_BYTES: Final = 8 * 1024
 _KNOWN_TOPICS: Final = 1_024
+NO_TOPICS: Final[dict[bytes, None]] = {}  # of all that have not published, and never written to
 _PUBLISHES: Final = frozenset(bytes((first,)) for first in range(0x30, 0x34))
 _PROTOCOL: Final = b"\x00\x04MQTT"
 _HEAD: Final = struct.Struct(">BBH").unpack_from
@@ -61,16 +62,16 @@ class Parser:
         self.version = version
         self.limits = limits or Limits()
         self._held = version == 0
-        self._pending = bytearray()
+        self._pending: bytearray | None = None
         self._need = 0
         self._stream: Passing | None = None
-        self._topics: dict[bytes, None] = {}
+        self._topics = NO_TOPICS
         self._dead = False
 
     @property
     def pending(self) -> int:
         """How many bytes wait for the rest of their packet."""
-        return len(self._pending)
+        return len(self._pending or b"")
 
     def resume(self) -> list[Item]:
         """Go on behind the CONNECT."""
@@ -84,14 +85,14 @@ class Parser:
         if self._dead:
             return items
         if self._held and self.version:
-            self._pending += data
+            self._keep(data)
             return items
-        if self._pending or self._need:
-            self._pending += data
-            if len(self._pending) < self._need:
+        if self._pending is not None or self._need:
+            self._keep(data)
+            if self.pending < self._need:
                 return items
-            data = bytes(self._pending)
-            self._pending.clear()
+            data = bytes(self._pending or b"")
+            self._pending = None
             self._need = 0
         at = 0
         try:
@@ -105,12 +106,18 @@ class Parser:
             self._fault(items, error, self.version)
         else:
             if at < len(data):
-                self._pending += data[at:] if at else data
+                self._keep(data[at:] if at else data)
         return items
+
+    def _keep(self, data: bytes) -> None:
+        if self._pending is not None:
+            self._pending += data
+        elif data:
+            self._pending = bytearray(data)
 
     def _fault(self, items: list[Item], error: Malformed, version: int) -> None:
         self._dead = True
-        self._topics.clear()
+        self._topics = NO_TOPICS
         self._stream = None
         items.append(Fault(error.reason, str(error), version))
 
@@ -198,8 +205,10 @@ class Parser:
             elif payload > end:
                 break
             topic = data[body:mark]
-            if topic not in topics and not self._remember(topic):
-                break
+            if topic not in topics:
+                if not self._remember(topic):
+                    break
+                topics = self._topics
             append((topic, data[payload:end], packet_id, first))
             at = end
         if messages:
@@ -214,6 +223,8 @@ class Parser:
             return False
         if len(self._topics) >= _KNOWN_TOPICS:
             self._topics.clear()
+        if self._topics is NO_TOPICS:
+            self._topics = {}
         self._topics[topic] = None
         return True
 

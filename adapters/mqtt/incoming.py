@@ -24,15 +24,29 @@ class Incoming:
     does so before anything new (section 4.4), and it is no error then (section 3.7.2.1).
     """
 
-    __slots__ = ("_aliases", "_speech", "inflow", "maximum", "recovering", "unanswered")
+    __slots__ = ("_aliases", "_inflow", "_most_aliases", "_speech", "maximum", "recovering", "unanswered")
 
     def __init__(self, speech: Speech, maximum: int, aliases: int) -> None:
         self.unanswered = 0
         self.recovering = False
         self.maximum = maximum
-        self.inflow = Inflow()
         self._speech = speech
-        self._aliases = AliasesIn(aliases)
+        self._most_aliases = aliases
+        # Made when the client publishes: most only listen.
+        self._inflow: Inflow | None = None
+        self._aliases: AliasesIn | None = None
+
+    @property
+    def inflow(self) -> Inflow:
+        """The messages at QoS 2 that the client has not released."""
+        if self._inflow is None:
+            self._inflow = Inflow()
+        return self._inflow
+
+    def go_on(self, inflow: Inflow | None, recovering: bool) -> None:
+        """Begin with what an earlier connection of the session had received (None: nothing)."""
+        self._inflow = inflow
+        self.recovering = recovering
 
     def burst(self, burst: p.Burst) -> tuple[p.Burst, bool]:
         """Take simple messages; returns those that are within the limit, and whether that is all of them."""
@@ -54,7 +68,10 @@ class Incoming:
         """Take any other message; None when there is nothing to do. Raises Malformed with what it breaks."""
         if packet.properties.subscription_identifiers:
             raise Malformed("a client sends no subscription identifier", Reason.PROTOCOL_ERROR)
-        packet = self._aliases.resolve(packet)
+        if packet.properties.topic_alias is not None:
+            if self._aliases is None:
+                self._aliases = AliasesIn(self._most_aliases)
+            packet = self._aliases.resolve(packet)
         taken: bool | None = True
         if packet.flags & 4:
             if not packet.flags & p.DUP:

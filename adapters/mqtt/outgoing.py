@@ -26,7 +26,7 @@ class Outgoing:
         self.window: Window[Tag] = Window(0)
         self.aliases: AliasesOut | None = None
         self._speech = speech
-        self._abandoned: list[int] = []
+        self._abandoned: tuple[int, ...] = ()
 
     def fits(self, size: int) -> bool:
         """Whether the client takes a packet of so many bytes."""
@@ -45,8 +45,7 @@ class Outgoing:
 
     def send_once(self, parts: tuple[bytes, bytes], tag: Tag, packet_id: int = 0) -> None:
         """Send a message at QoS 2; it leaves once it is on record. Raises ValueError when the window is full."""
-        packet_id = self.window.take(tag, packet_id)
-        self.window.twos[packet_id] = None
+        packet_id = self.window.take(tag, packet_id, two=True)
         self._speech.withhold()
         head, tail = parts
         self._speech.deliveries += (head, packet_id.to_bytes(2, "big"), tail)
@@ -58,14 +57,15 @@ class Outgoing:
     def abandon(self, packet_id: int) -> None:
         """Let a message at QoS 2 of an earlier connection go that cannot be sent again: its id must not stay taken."""
         if not self._speech.online:
-            self._abandoned.append(packet_id)  # the welcome comes first
+            self._abandoned += (packet_id,)  # the welcome comes first
             return
-        self.window.released[packet_id] = None
+        self.window.ask_back((packet_id,))
         self._speech.promise(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))
 
     def resume(self) -> None:
         """Ask the client once more to let go what it has (MQTT 5 section 4.4)."""
-        self.window.released |= dict.fromkeys(self._abandoned)
+        if self._abandoned:
+            self.window.ask_back(self._abandoned)
         for packet_id in self.window.released:
             self._speech.put(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))
 
@@ -80,12 +80,8 @@ class Outgoing:
         """Take a PUBREC or PUBCOMP (MQTT 5 section 4.3.3); None: it changed nothing. Raises Malformed."""
         packet_id, window = packet.packet_id, self.window
         if packet.kind == p.PUBCOMP:
-            if packet_id not in window.released:
-                return None
-            del window.released[packet_id]
-            return Settled([], 0)
-        if packet_id in window.twos:
-            del window.twos[packet_id]
+            return Settled([], 0) if window.given_back(packet_id) else None
+        if window.answered_once(packet_id):
             if packet.reason >= ERROR:
                 return Settled([window.release(packet_id)], 1)
             self._speech.promise(encode(p.Ack(p.PUBREL, packet_id), self._speech.version))

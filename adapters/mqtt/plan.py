@@ -13,6 +13,7 @@ from ...entities.position import Partition, Position
 from ...use_cases.session.state import Wanted
 
 KNOWN_TOPICS: Final = 1_024
+NO_PLANS: Final[dict[str, Plan | None]] = {}  # of all to whom nothing came yet, and never written to
 NOWHERE: Final = Position(0, 0)
 
 
@@ -39,13 +40,13 @@ class Plans:
         self._watched = watched
         self.wanted: dict[str, Wanted] = {}
         self.no_local = False
-        self._plans: dict[str, Plan | None] = {}
+        self._plans = NO_PLANS
         self._since = False
 
     def want(self, wanted: Mapping[str, Wanted]) -> None:
         """Take other filters."""
         self.wanted = dict(wanted)
-        self._plans.clear()
+        self._plans = NO_PLANS
         self.no_local = any(each.no_local for each in wanted.values())
         self._since = any(each.since for each in wanted.values())
 
@@ -68,8 +69,8 @@ class Plans:
         try:
             return self._plans[topic]
         except KeyError:
-            if len(self._plans) >= KNOWN_TOPICS:
-                self._plans.clear()
+            if self._plans is NO_PLANS or len(self._plans) >= KNOWN_TOPICS:
+                self._plans = {}
             chosen = (each for each in self.wanted.values() if each.filter.matches(topic))
             plan = self._plans[topic] = self._together(topic, chosen)
             return plan

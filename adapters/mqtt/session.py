@@ -106,8 +106,7 @@ class Session:
         self._connect = None
         old = resumed or Resumed()
         wanted = connect.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
-        self.incoming.inflow = old.inflow or self.incoming.inflow
-        self.incoming.recovering = session_present
+        self.incoming.go_on(old.inflow, session_present)
         self.outgoing.window = Window(min(wanted, self.offer.window), old.reserved, old.released)
         if connect.properties.topic_alias_maximum:
             self.outgoing.aliases = AliasesOut(connect.properties.topic_alias_maximum)

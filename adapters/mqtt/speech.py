@@ -8,10 +8,13 @@ calls ``keep`` before it writes what it knows, and ``kept`` afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from . import packets as p
 from .encode import encode
 from .properties import NONE, Properties
+
+NOTHING: Final[list[bytes]] = []  # shared by all that promise nothing, and never written to
 
 
 class Speech:
@@ -43,9 +46,9 @@ class Speech:
         self.explain = True
         self.maximum = p.MAX_PACKET_BYTES
         self._out: list[bytes] = []
-        self._answers: list[bytes] = []
-        self._withheld: list[bytes] = []
-        self._leaving: list[bytes] = []
+        self._answers = NOTHING
+        self._withheld = NOTHING
+        self._leaving = NOTHING
         self.keeping = False
         self.blocked = False
         self.deliveries = self._out
@@ -56,11 +59,18 @@ class Speech:
 
     def promise(self, data: bytes) -> None:
         """Say something, once what it means is on record."""
-        (self._answers if self.durable else self._out).append(data)
+        if not self.durable:
+            self._out.append(data)
+            return
+        if self._answers is NOTHING:
+            self._answers = []
+        self._answers.append(data)
 
     def withhold(self) -> None:
         """Let messages wait from here on until the next one of them is on record, so that their order stays."""
         if self.durable:
+            if self._withheld is NOTHING:
+                self._withheld = []
             self.deliveries = self._withheld
             self.blocked = self.keeping
 
@@ -88,9 +98,9 @@ class Speech:
     def keep(self) -> None:
         """What waits now is what will be on record next."""
         self._leaving = self._answers + self._withheld
-        self._answers = []
-        self._withheld = []
+        self._answers = NOTHING
         self.blocked = self.deliveries is not self._out
+        self._withheld = [] if self.blocked else NOTHING
         if self.blocked:
             self.deliveries = self._withheld
         self.keeping = True
@@ -98,7 +108,7 @@ class Speech:
     def kept(self) -> None:
         """It is on record: it may leave."""
         self._out += self._leaving
-        self._leaving = []
+        self._leaving = NOTHING
         self.keeping = self.blocked = False
         if not self._withheld:
             self.deliveries = self._out

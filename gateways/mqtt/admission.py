@@ -23,7 +23,7 @@ class MqttAdmission:
         self._limits = limits
         self._counts = counts
         self._sockets = 0
-        self._admitted: dict[MqttClient, str] = {}
+        self._admitted: set[MqttClient] = set()
         self._addresses: Counter[str] = Counter()
         self._strangers: dict[str, dict[MqttClient, None]] = {}
 
@@ -54,7 +54,7 @@ class MqttAdmission:
         bound = self._limits.limit_loopback or not _is_loopback(client.address)
         if bound and self._addresses[client.address] >= self._limits.per_address:
             raise TooManyConnections(f"your address holds {self._limits.per_address} connections; close some")
-        self._admitted[client] = client.address
+        self._admitted.add(client)
         self._addresses[client.address] += 1
         self._known(client)
 
@@ -62,7 +62,8 @@ class MqttAdmission:
         """Take note of the end of a socket."""
         self._sockets -= 1
         self._known(client)
-        if self._admitted.pop(client, None) is not None:
+        if client in self._admitted:
+            self._admitted.remove(client)
             self._addresses[client.address] -= 1
             if not self._addresses[client.address]:
                 del self._addresses[client.address]

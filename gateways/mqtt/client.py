@@ -36,18 +36,21 @@ STRANGER: Final = "anonymous clients are not admitted: send a user name and pass
 
 
 class MqttClient:
-    """A connection. ``visit``: what it does here, once its credential is believed. ``ended``: why it is over."""
+    """A connection. ``visit``: what it does here, once its credential is believed. ``ended``: why it is over.
+
+    ``due``: ``tick`` has nothing to do before this time.
+    """
 
     __slots__ = (
         "_bytes_owed", "_certificate", "_closing_since", "_door", "_login", "_loop", "_lost", "_over", "_paid_at",
-        "_paused", "_wire",
-        "address", "ended", "farewell", "session", "since", "visit",
+        "_paused", "_wire", "address", "due", "ended", "farewell", "session", "since", "visit",
     )  # fmt: skip
 
     def __init__(self, door: MqttDoor, wire: Wire, address: str, certificate: Certificate | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.address = address
         self.since = self._loop.time()
+        self.due = 0.0
         self.session = Session(self.since, door.limits.offer)
         self.visit: MqttVisit | None = None
         self.farewell: asyncio.Task[None] | None = None
@@ -97,7 +100,9 @@ class MqttClient:
         if self._closing_since:
             if now - self._closing_since >= CUT_AFTER_S:
                 self._wire.abort()
-        elif now >= session.deadline and (session.state != ONLINE or not any(why != "write" for why in self._paused)):
+        elif now < session.deadline:
+            self.due = session.deadline  # what is heard meanwhile only puts it off
+        elif session.state != ONLINE or not any(why != "write" for why in self._paused):
             self._handle(session.tick(now))  # unless it is not read: who is not heard may be alive
 
     def close(self, reason: Reason, text: str) -> None:
@@ -243,6 +248,7 @@ class MqttClient:
             self._handle(self.session.refuse(reason, error.message))
             return
         if self.session.state == ONLINE:
+            self.due = 0.0
             self.flush()
             self.visit.outbox.full = "write" in self._paused
             self.resume("login")
@@ -274,6 +280,7 @@ class MqttClient:
             self.visit.outbox.full = True
         self._wire.close()
         self._closing_since = self._loop.time()
+        self.due = 0.0
         self.farewell = self._loop.create_task(self._say_farewell(ended))
 
     async def _say_farewell(self, ended: Ended) -> None:

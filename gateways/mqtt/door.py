@@ -204,6 +204,7 @@ class MqttDoor:
         self.clients: dict[MqttClient, None] = {}
         self.online: dict[str, MqttVisit] = {}
         self.draining = False
+        self.watches = use_cases.care.watches if use_cases.care is not None else None
         self.takeovers = Takeovers(use_cases.edge, use_cases.publish, use_cases.clock, self.counts)
         self.empty = asyncio.Event()
         self.empty.set()

@@ -157,7 +157,8 @@ class MqttGateway:
             if due:
                 validated = now
             for count, client in enumerate(list(self._door.clients)):
-                client.tick(now)
+                if client.due <= now:
+                    client.tick(now)
                 if due:
                     client.revalidate()
                 if count % YIELD_AFTER == YIELD_AFTER - 1:
@@ -167,7 +168,11 @@ class MqttGateway:
         """Commit the places of persistent sessions every few seconds."""
         while True:
             await asyncio.sleep(CHECKPOINT_S)
-            for visit in list(self._door.online.values()):
+            for count, visit in enumerate(list(self._door.online.values())):
+                if count % YIELD_AFTER == YIELD_AFTER - 1:
+                    await asyncio.sleep(0)
+                if not visit.keeps_place:
+                    continue
                 try:
                     await visit.checkpoint()
                 except IotSphereError as error:

@@ -51,7 +51,7 @@ class MqttOutbox:
         self.told: Callable[[Gap], None] | None = None
         self.full = False
         care = door.use.care if principal.kind == "device" else None
-        self.plans = Plans(care.watches if care is not None else None)
+        self.plans = Plans(door.watches if care is not None else None)
         self.standing = Standing(session, self.plans)
         self.sender = MqttSender(door, session, principal, self.plans, self.standing)
         self._care = care
@@ -70,7 +70,7 @@ class MqttOutbox:
         self.shares = MqttShares(door, session, principal, self)
         self._shared_next = False
         self._push = self.sender.push = self._send_more  # one object, so that it can be known again
-        self._answered: list[Pushed] = []
+        self._answered: tuple[Pushed, ...] = ()
         self._durable = False
 
     # -- what the client wants ----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class MqttOutbox:
         """The connection begins. ``session``: what names its session, "" for one that is not kept; ``pushed``: to it."""
         self._durable = bool(session)
         if self._care is not None:
-            self._answered = [each for each in pushed if each.fate]
+            self._answered = tuple(each for each in pushed if each.fate)
             self._care.begin(self._principal, self._push, Carried(session, pushed, self._let_go))
         if self._care is None or not self.plans.wanted:
             for mark in list(self.standing.pushed):
@@ -155,7 +155,7 @@ class MqttOutbox:
                     self._care.acknowledged(self._principal, tag.record, event.refused > 0)
                     if self._durable and tag.place is None:
                         fate = "refused" if event.refused else "acknowledged"
-                        self._answered.append(Pushed(tag.mark, fate=fate))
+                        self._answered += (Pushed(tag.mark, fate=fate),)
 
     # -- the sink -----------------------------------------------------------------------------------------------------
 
@@ -268,6 +268,6 @@ class MqttOutbox:
     def kept(self) -> Kept:
         """What has to be known to go on later."""
         if self._care is not None and self._answered:
-            self._answered = [each for each in self._answered if not self._care.is_written(each.mark)]
+            self._answered = tuple(each for each in self._answered if not self._care.is_written(each.mark))
         kept = self.standing.kept(self.reached(), self._first, self._answered)
         return replace(kept, wanted=(*kept.wanted, *self.shares.wanted.values()))

@@ -9,6 +9,7 @@ the same of HTTP servers).
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Final, cast
 
 from ..tls import peer_certificate
@@ -44,7 +45,7 @@ class MqttOverTcp(asyncio.Protocol):
         self._transport = wire = cast(asyncio.Transport, transport)
         wire.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 4)
         peer = wire.get_extra_info("peername")
-        client = MqttClient(self._door, self, str(peer[0]) if peer else "?", peer_certificate(wire))
+        client = MqttClient(self._door, self, sys.intern(str(peer[0])) if peer else "?", peer_certificate(wire))
         if self._door.admission.opened(client):
             self._client = client
             self._door.enter(client)

@@ -25,7 +25,7 @@ class Parts:
         self._outgoing = session.outgoing
         self._playground = playground
         self._clock = clock
-        self._shared = f"mqtt{session.version}"
+        self._shared = "mqtt5" if session.version == p.MQTT_5 else "mqtt4"
 
     def of_entry(self, batch: Batch, index: int, flags: int, identifiers: tuple[int, ...]) -> tuple[bytes, bytes]:
         """The parts of a batch's entry; they are kept with the batch unless something of them is this client's own."""

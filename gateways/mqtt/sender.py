@@ -15,7 +15,7 @@ from ...use_cases.session.state import UnderWay
 from ...use_cases.sharing.crew import Handout
 from .door import DeviceCare, MqttDoor, Push
 from .parts import Parts
-from .standing import Ahead, Place, Retained, Standing, Watched
+from .standing import NOTHING, Ahead, Place, Retained, Standing, Watched
 
 
 class MqttSender:
@@ -42,7 +42,7 @@ class MqttSender:
         self._clock = door.use.clock
         self._counts = door.counts
         self._parts = Parts(session, door.use.clock, door.use.playground)
-        self._own: dict[str, None] = {}
+        self._own: dict[str, None] = NOTHING
 
     def published(self, records: Iterable[Record]) -> None:
         """Remember messages of the client's own, where it does not want to hear itself."""
@@ -51,6 +51,8 @@ class MqttSender:
         for record in records:
             plan = self._plans.of_topic(record.topic)
             if plan is not None and plan.no_local:
+                if self._own is NOTHING:
+                    self._own = {}
                 self._own[record.message_id] = None
 
     def entry(self, entry: Entry, batch: Batch, index: int) -> int:

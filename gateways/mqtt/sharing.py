@@ -21,6 +21,7 @@ from ...use_cases.session.state import Wanted
 from ...use_cases.sharing.crew import Handout
 from ...use_cases.sharing.sharing import ShareMember
 from .door import MqttDoor
+from .standing import NOTHING
 
 if TYPE_CHECKING:
     from .outbox import MqttOutbox
@@ -34,14 +35,14 @@ class MqttShares:
     )  # fmt: skip
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, outbox: MqttOutbox) -> None:
-        self.wanted: dict[str, Wanted] = {}
+        self.wanted: dict[str, Wanted] = NOTHING
         self._door = door
         self._session = session
         self._principal = principal
         self._outbox = outbox
-        self._members: dict[str, ShareMember] = {}
-        self._left: list[ShareMember] = []
-        self._ready: dict[str, None] = {}
+        self._members: dict[str, ShareMember] = NOTHING
+        self._left: tuple[ShareMember, ...] = ()
+        self._ready: dict[str, None] = NOTHING
         self._ended = False
 
     async def subscribe(self, wanted: Wanted) -> tuple[Reason, str]:
@@ -50,6 +51,8 @@ class MqttShares:
         sharing = self._door.use.sharing
         if sharing is None:
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are not spoken here"
+        if self._members is NOTHING:
+            self.wanted, self._members, self._ready = {}, {}, {}
         if share.text not in self._members:
             name = f"{self._principal.identity}/{self._session.client_id}"
             try:
@@ -71,15 +74,13 @@ class MqttShares:
         del self.wanted[text]
         self._ready.pop(text, None)
         member.leave()
-        self._left = [former for former in self._left if former.under_way]
-        if member.under_way:
-            self._left.append(member)
+        self._left = tuple(former for former in (*self._left, member) if former.under_way)
         return True
 
     def end(self) -> None:
         """The connection is over: what it did not acknowledge goes to others at once."""
         self._ended = True
-        self._ready.clear()
+        self._ready = NOTHING
         for member in (*self._members.values(), *self._left):
             member.end()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...adapters.mqtt.plan import Plans
 from ...adapters.mqtt.session import Session
@@ -21,6 +21,7 @@ from ...use_cases.session.state import Kept, Pushed, UnderWay, Wanted
 
 Place: TypeAlias = tuple[Partition, Position]
 NOWHERE: Final = Position(0, 0)
+NOTHING: Final[dict[Any, Any]] = {}  # shared by all for whom there is nothing to remember, and never written to
 AHEAD_AT_MOST: Final = 1_024
 PAGE: Final = 32  # of retained values that are looked up together: no more lies in memory for who does not read
 NONE_BESIDE: Final[deque[UnderWay]] = deque()  # shared by all who have none
@@ -70,14 +71,14 @@ class Standing:
         self.reader: Reader | None = None
         self.held: Mapping[Partition, Position] | None = None
         self.earlier = False
-        self.pushed: dict[str, Pushed] = {}
+        self.pushed: dict[str, Pushed] = NOTHING
         self.beside: deque[UnderWay] = NONE_BESIDE
         self._session = session
         self._plans = plans
-        self._sent: dict[Partition, Position] = {}
-        self._again: dict[Place, UnderWay] = {}
-        self._expired: dict[Partition, int] = {}
-        self._not_applied: dict[Partition, list[tuple[int, Tally]]] = {}
+        self._sent: dict[Partition, Position] = NOTHING
+        self._again: dict[Place, UnderWay] = NOTHING
+        self._expired: dict[Partition, int] = NOTHING
+        self._not_applied: dict[Partition, list[tuple[int, Tally]]] = NOTHING
 
     def resume(self, kept: Kept) -> None:
         """Begin where an earlier connection left."""
@@ -118,12 +119,16 @@ class Standing:
         """Book an entry that its reader did not hand over; it may say so again when it reads that part again."""
         partition, offset = entry.record.partition, entry.position.offset
         if offset > self._expired.get(partition, 0):
+            if self._expired is NOTHING:
+                self._expired = {}
             self._expired[partition] = offset
             self.not_applied(partition, offset, Tally(expired=1))
             self.given_up(entry)
 
     def not_applied(self, partition: Partition, offset: int, tally: Tally) -> None:
         """Book what was passed over, up to an offset."""
+        if self._not_applied is NOTHING:
+            self._not_applied = {}
         self._not_applied.setdefault(partition, []).append((offset, tally))
 
     def reached(self, queue: Iterable[Entry]) -> dict[Partition, Position]:

@@ -104,6 +104,7 @@ class MqttVisit:
             await previous.saved()
         sessions = door.use.sessions
         hold, kept = await sessions.open(self.principal, session.client_id, connect.clean_start, session.expiry)
+        hold.key = self.key  # the same text, once
         self._hold, self._kept = hold, kept or Kept()
         if connect.will is not None:
             self._will = will_of(self.principal, connect.will, session.expiry, door.use.clock.now())
@@ -188,6 +189,11 @@ class MqttVisit:
             self._ties.close(Reason.SERVER_BUSY, f"{error.message}; connect again and repeat it")
         finally:
             self._answering = None
+
+    @property
+    def keeps_place(self) -> bool:
+        """Whether its session outlives the connection, so that its place in the log is to be committed."""
+        return self._hold is not None and self._hold.expiry > 0
 
     async def checkpoint(self) -> None:
         """Commit how far the client is, if that has changed; seldom where it got nothing itself."""

@@ -10,6 +10,7 @@ from ...entities.principal import Principal
 
 REMEMBERED_CLIENTS: Final = 20_000
 ROUNDING_S: Final = 1e-6
+FORGOTTEN_AT_ONCE: Final = 2
 NO_LIMIT: Final = 1e15
 
 
@@ -54,6 +55,11 @@ class _Bucket:
         delay = max((1 - self.messages) / self._rate.messages, (1 - self.bytes) / self._rate.bytes)
         return delay if delay > ROUNDING_S else 0.0
 
+    def is_full(self, now: float) -> bool:
+        """Whether it is as good as a new one."""
+        self.fill(now)
+        return (self.messages, self.bytes) == self._room
+
 
 class RateLimit:
     """Buckets per client and per domain; O(1) each time, and no more clients in memory than ``remembered``.
@@ -93,9 +99,18 @@ class RateLimit:
         if delay > 0:
             raise RateLimited(f"more than is allowed; send again in {delay:.1f} s", retry_after=delay)
 
+    def _forget(self, now: float) -> None:
+        """Let a few go that have been quiet for long enough, for each one that comes: idle ones do not pile up."""
+        for _ in range(FORGOTTEN_AT_ONCE):
+            oldest = next(iter(self._clients), None)
+            if oldest is None or not self._clients[oldest].is_full(now):
+                return
+            del self._clients[oldest]
+
     def _of_client(self, identity: str, now: float) -> _Bucket:
         bucket = self._clients.get(identity)
         if bucket is None:
+            self._forget(now)
             bucket = self._clients[identity] = _Bucket(self._client, now)
             if len(self._clients) > self._remembered:
                 self._clients.popitem(last=False)

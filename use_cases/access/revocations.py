@@ -34,6 +34,8 @@ class Revocations:
         """Tell whether the principal's credential still counts: not expired and not revoked."""
         if 0 < principal.expires_at <= self._clock.now():
             return False
+        if not self._known:
+            return True
         if principal.token_id and f"{principal.domain}/token/{principal.token_id}" in self._known:
             return False
         return principal.since >= self.earliest(principal.domain, principal.kind, principal.name)

@@ -25,7 +25,7 @@ from ..session.state import Carried, Wanted
 from ..shadow.shadows import Shadows
 from .evidence import RETRY_S, Evidence, patiently
 from .handover import MAX_WAITING, Handover
-from .visit import DELTA, REQUEST, CareVisit, Push
+from .visit import DELTA, NOTHING, REQUEST, CareVisit, Push
 
 log = structlog.get_logger("iotsphere.care")
 
@@ -158,7 +158,7 @@ class DeviceCare:
                 visit.commands.pop(record.message_id, None)
             return
         key, sequence = self._records.delta_of(record)
-        visit.sequences[key] = max(sequence, visit.sequences.get(key, 0))
+        visit.told(key, max(sequence, visit.sequences.get(key, 0)))
         self._evidence.note(lambda: self._shadows.deliver([(key, sequence, "delivered")]))
 
     def acknowledged(self, principal: Principal, record: Record, refused: bool) -> None:
@@ -214,7 +214,7 @@ class DeviceCare:
         found: list[Record] = []
         for shadow in shadows:  # nothing is awaited from here on, so this connection is told all of it or nothing
             if shadow.sequence > visit.sequences.get(shadow.key, -1) and visit.wants(shadow.key.topic("delta")):
-                visit.sequences[shadow.key] = shadow.sequence
+                visit.told(shadow.key, shadow.sequence)
                 if shadow.delta:
                     found.append(self._records.delta(shadow))
         self._carry_on(visit, {self.mark(record) for record in found}, wants_commands)
@@ -228,7 +228,7 @@ class DeviceCare:
 
     def _carry_on(self, visit: CareVisit, deltas: Collection[str], wants_commands: bool) -> None:
         """Hand over first what was on its way to an earlier connection of the session, or let it go."""
-        carried, visit.carried = visit.carried, {}
+        carried, visit.carried = visit.carried, NOTHING
         for mark in carried:
             if DELTA in mark:
                 if mark not in deltas:

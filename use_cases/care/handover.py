@@ -44,8 +44,7 @@ class Handover:
     def carry_on(self, visit: CareVisit, command_id: str) -> None:
         """Hand over what was on its way to an earlier connection of the session; it is let go if it is over."""
         if command_id not in visit.commands:
-            visit.commands[command_id] = None
-            visit.waiting.append((command_id, True))
+            visit.take_on(command_id, True)
             self.begin(visit)
 
     def take_on(
@@ -76,8 +75,7 @@ class Handover:
         if len(visit.waiting) >= MAX_WAITING:
             visit.behind = True  # it is looked up in the database when its turn comes
         else:
-            visit.commands[command_id] = None
-            visit.waiting.append((command_id, again))
+            visit.take_on(command_id, again)
         self.begin(visit)
 
     def begin(self, visit: CareVisit) -> None:

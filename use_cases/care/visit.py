@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ...entities.message import Record
 from ...entities.principal import Principal
@@ -15,6 +15,8 @@ from ..session.state import Carried, Pushed, Wanted
 Push: TypeAlias = Callable[[Iterable[Record]], None]
 REQUEST: Final = "/commands/request"
 DELTA: Final = "/delta"
+NOTHING: Final[dict[Any, Any]] = {}  # shared by all for whom there is nothing to remember, and never written to
+NONE_WAITING: Final[list[tuple[str, bool]]] = []  # as NOTHING
 
 
 class CareVisit:
@@ -39,13 +41,13 @@ class CareVisit:
         self.session = carried.session
         self.carrier = carried.session or secrets.token_hex(8)
         self.let_go = carried.let_go
-        self.carried: dict[str, Pushed] = {each.mark: each for each in carried.pushed if not each.fate}
+        self.carried: dict[str, Pushed] = {each.mark: each for each in carried.pushed if not each.fate} or NOTHING
         self.wanted: Collection[Wanted] = ()
-        self.sequences: dict[ShadowKey, int] = {}
-        self.commands: dict[str, None] = {}
-        self.waiting: list[tuple[str, bool]] = []
-        self.queued: dict[str, None] = {}
-        self.unsent: dict[str, None] = {}
+        self.sequences: dict[ShadowKey, int] = NOTHING
+        self.commands: dict[str, None] = NOTHING
+        self.waiting = NONE_WAITING
+        self.queued: dict[str, None] = NOTHING
+        self.unsent: dict[str, None] = NOTHING
         self.room: asyncio.Event | None = None
         self.others: Callable[[], Iterable[CareVisit]] = tuple
         self.behind = False
@@ -53,6 +55,19 @@ class CareVisit:
         self.over = False
         self.handing: asyncio.Task[None] | None = None
         self.greeting: asyncio.Task[None] | None = None
+
+    def take_on(self, command_id: str, again: bool) -> None:
+        """Let a command wait for its turn."""
+        if self.commands is NOTHING:
+            self.commands, self.waiting, self.queued, self.unsent = {}, [], {}, {}
+        self.commands[command_id] = None
+        self.waiting.append((command_id, again))
+
+    def told(self, key: ShadowKey, sequence: int) -> None:
+        """The device is sent this delta."""
+        if self.sequences is NOTHING:
+            self.sequences = {}
+        self.sequences[key] = sequence
 
     def wants(self, topic: str) -> list[Wanted]:
         """The filters that select a topic."""

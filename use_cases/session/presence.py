@@ -45,8 +45,8 @@ class _Device:
     __slots__ = ("epochs", "lock", "users")
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.epochs: set[int] = set()
+        self.lock: asyncio.Lock | None = None  # as long as it has users
+        self.epochs: tuple[int, ...] = ()
         self.users = 0
 
 
@@ -73,9 +73,9 @@ class Presence:
 
     async def online(self, domain: str, device_id: str) -> int:
         """A connection of the device began; returns its session epoch."""
-        device = self._enter(domain, device_id)
+        device, lock = self._enter(domain, device_id)
         try:
-            async with device.lock:
+            async with lock:
                 while True:
                     document, state = await self._load(domain, device_id)
                     epoch = state.epoch + 1
@@ -83,7 +83,7 @@ class Presence:
                     new = State(ONLINE, since, epoch, "connected", self._node)
                     if await self._store(domain, device_id, new, document):
                         break
-                device.epochs.add(epoch)
+                device.epochs += (epoch,)
                 await self._say(domain, device_id, new)
                 return epoch
         finally:
@@ -91,11 +91,11 @@ class Presence:
 
     async def offline(self, domain: str, device_id: str, epoch: int, reason: str) -> bool:
         """A connection ended. Tells whether the device is offline now: not while a newer one, or another, lives."""
-        device = self._enter(domain, device_id)
+        device, lock = self._enter(domain, device_id)
         try:
-            async with device.lock:
+            async with lock:
                 newest = max(device.epochs, default=epoch)
-                device.epochs.discard(epoch)
+                device.epochs = tuple(each for each in device.epochs if each != epoch)
                 if device.epochs:
                     return False
                 while True:
@@ -124,17 +124,20 @@ class Presence:
             after = page[-1].key
         return found
 
-    def _enter(self, domain: str, device_id: str) -> _Device:
+    def _enter(self, domain: str, device_id: str) -> tuple[_Device, asyncio.Lock]:
         device = self._devices.get((domain, device_id))
         if device is None:
             device = self._devices[domain, device_id] = _Device()
         device.users += 1
-        return device
+        device.lock = lock = device.lock or asyncio.Lock()
+        return device, lock
 
     def _exit(self, domain: str, device_id: str, device: _Device) -> None:
         device.users -= 1
-        if not device.users and not device.epochs:
-            self._devices.pop((domain, device_id), None)
+        if not device.users:
+            device.lock = None
+            if not device.epochs:
+                self._devices.pop((domain, device_id), None)
 
     async def _load(self, domain: str, device_id: str) -> tuple[Document | None, State]:
         document = await self._documents.get(COLLECTION, f"{domain}/{device_id}")

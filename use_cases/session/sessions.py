@@ -21,10 +21,9 @@ from ..ports.clock import Clock
 from ..ports.documents import Document, Documents
 from ..ports.message_log import MessageLog, Tally
 from .exactly_once import ExactlyOnce
-from .state import Hold, Inbound, Kept, Received, UnderWay, Wanted, read, write
+from .state import READERS, Hold, Inbound, Kept, Received, UnderWay, Wanted, read, write
 
 COLLECTION: Final = "sessions"
-READERS: Final = "mqtt"
 PAGE: Final = 500
 ATTEMPTS: Final = 5
 GENERATIONS: Final = 8  # crashes in a row, without one orderly end between them, that QoS 2 is exact across
@@ -46,7 +45,7 @@ class Sessions:
     async def open(self, principal: Principal, client_id: str, clean: bool, expiry: int) -> tuple[Hold, Kept | None]:
         """Take the client's session over, or begin a new one (None). ``clean``: an old one is to end first."""
         key = f"{principal.identity}/{client_id}"
-        hold = Hold(key, f"{principal.domain}/{READERS}/{principal.kind}/{principal.name}/{client_id}", expiry)
+        hold = Hold(key, expiry)
         for attempt in range(ATTEMPTS):
             document = await self._documents.get(COLLECTION, key)
             if document is not None and (clean or self._is_over(document)):
@@ -121,7 +120,7 @@ class Sessions:
                 progress[partition] = position, tally._replace(applied=max(0, position.offset - before.offset - other))
         if progress:
             await self._log.commit(hold.reader, progress)
-            hold.committed.update((partition, moved[0]) for partition, moved in progress.items())
+            hold.committed = {**hold.committed, **{partition: moved[0] for partition, moved in progress.items()}}
 
     async def leave(self, hold: Hold, kept: Kept, inbound: Inbound | None = None) -> None:
         """Save the session at the end of its connection, or end it when it does not outlive that. Raises Conflict.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from ...entities.position import Partition, Position
 from ...entities.topic import TopicFilter, parse_filter
+
+READERS: Final = "mqtt"  # as which sessions are known to the log
 
 
 class Wanted(NamedTuple):
@@ -105,23 +108,32 @@ class Kept:
     pushed: tuple[Pushed, ...] = ()
 
 
+NO_INBOUND: Final = Inbound()
+NOWHERE: Final[Mapping[Partition, Position]] = MappingProxyType({})
+
+
 @dataclass(slots=True)
 class Hold:
-    """A connection's hold on its session. ``expiry``: seconds that the session outlives it; 0 = not at all.
+    """A connection's hold on its session, which ``key`` (``domain/kind/name/client id``) names. ``expiry``: seconds that the session outlives it; 0 = not at all.
 
     ``salt``: random, of this session. ``since``: grows with each connection. ``record``: the version of its record for
     exactly-once delivery; 0 = there is none.
     """
 
     key: str
-    reader: str
     expiry: int
     version: int = 0
-    committed: dict[Partition, Position] = field(default_factory=dict)
+    committed: Mapping[Partition, Position] = field(default_factory=lambda: NOWHERE)
     salt: str = ""
     since: int = 0
     record: int = 0
-    inbound: Inbound = field(default_factory=Inbound)
+    inbound: Inbound = NO_INBOUND
+
+    @property
+    def reader(self) -> str:
+        """By what the log knows its place."""
+        domain, _, client = self.key.partition("/")
+        return f"{domain}/{READERS}/{client}"
 
 
 def write(kept: Kept) -> dict[str, object]:
