@@ -126,7 +126,6 @@ export function health(root, { api, leave }) {
   async function look() {
     try {
       const [text, told] = await Promise.all([api.text("metrics", leave), api.get("api/v1/ledger", {}, leave)]);
-      if (leave.aborted) return; // a page that was left makes no charts, for nothing would take them away
       const now = performance.now();
       figures = families(text);
       ledger = told;
@@ -134,9 +133,9 @@ export function health(root, { api, leave }) {
       if (text !== before?.text) before = { text, figures, at: now, rates: before && ratesSince(before, now) };
       next = now + FIRST_MS;
     } catch (error) {
-      if (error.name === "AbortError") return;
       problem = `The gateway does not answer: ${error.message}`;
     }
+    if (leave.aborted) return; // a page that was left makes no charts, for nothing would take them away
     update();
     draw();
   }
