@@ -54,6 +54,15 @@ def test_a_check_says_when_to_come_again() -> None:
     assert (limited.value.facts, limited.value.retry) == ({"retry_after": 1.0}, True)
 
 
+def test_who_has_been_quiet_for_a_burst_is_forgotten_when_others_come_and_who_owes_is_not() -> None:
+    limit = RateLimit(Rate(messages=10, burst=1), Rate())
+    assert limit.take(ANN, 1, 0, 0.0) == 0.0
+    assert limit.take(BOB, 15, 0, 0.0) == 0.0
+    assert limit.take(EVE, 1, 0, 0.5) == 0.0
+    assert list(limit._clients) == [BOB.identity, EVE.identity]
+    assert limit.take(BOB, 1, 0, 0.5) == pytest.approx(0.1)
+
+
 def test_the_number_of_clients_in_memory_is_bounded() -> None:
     limit = RateLimit(Rate(messages=1, burst=1), Rate(), remembered=100)
     for index in range(1_000):
