@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from ..logs import harmless
 from .console import API, AsJson, Data, Token, Url, err, gateway_of, http_of, out, run
 
 COLUMNS: Final = ("accepted", "applied", "superseded", "expired", "dead_lettered", "lost", "pending", "imbalance")
-HEADS: Final = {"superseded": "super-\nseded", "dead_lettered": "dead-\nlettered"}
 
 
 def publish(
@@ -87,17 +87,31 @@ def ledger(data: Data = None, url: Url = None, token: Token = None, as_json: AsJ
         print(json.dumps(answer))
         return
     rows = [row for row in answer["readers"] if row["accepted"]]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("reader / channel", overflow="fold", min_width=12)
-    for name in COLUMNS:
-        table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
-    for row in rows:
-        figures = (f"{row[name]}" if row[name] else "[dim]0[/]" for name in COLUMNS)
-        table.add_row(escape(f"{row['reader']} / {row['channel']}"), *figures)
-    out.print(table)
+    if not rows:
+        out.print("nothing was accepted yet", style="dim")
+        return
+    for line in _accounts(rows, out.width):
+        out.print(line, soft_wrap=True, highlight=False)
     quiet = len(answer["readers"]) - len(rows)
     if quiet:
         out.print(f"{quiet} more with nothing to read", style="dim")
+
+
+def _accounts(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[Text]:
+    """The rows of the ledger as lines, all columns with zeros quiet; where it is narrow, each name above its figures."""
+    heads = [name.replace("_", "-") for name in COLUMNS]
+    widths = [max(len(head), *(len(str(row[name])) for row in rows)) for head, name in zip(heads, COLUMNS, strict=True)]
+    names = [f"{row['reader']} / {row['channel']}" for row in rows]
+    title = "reader / channel"
+    room = max(map(len, [title, *names]))
+    is_wide = room + sum(widths) + 2 * len(widths) <= width
+    beginning = title.ljust(room + 2) if is_wide else f"{title}\n"
+    yield Text(beginning + "  ".join(map(str.rjust, heads, widths)), style="bold")
+    for name, row in zip(names, rows, strict=True):
+        line = Text(name.ljust(room + 2) if is_wide else f"{name}\n")
+        for index, (column, length) in enumerate(zip(COLUMNS, widths, strict=True)):
+            line.append(("  " if index else "") + str(row[column]).rjust(length), "" if row[column] else "dim")
+        yield line
 
 
 def trace(message_id: str, data: Data = None, url: Url = None, token: Token = None) -> None:
