@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -24,6 +25,7 @@ from .ports.database import Database, Stored, Write
 
 MAX_LABELS: Final = 50
 PAGE: Final = 500
+KEEP_TRIES: Final = 10
 EVERY_S: Final = 60.0
 REMEMBERED_MS: Final = 31 * 24 * 3600 * 1000  # longer than a log keeps anything: see ``Retention.hard_age``
 FORGOTTEN: Final = "forgottenAt"
@@ -58,6 +60,13 @@ class Roster:
         check_labels(labels)
         if await self._devices.known(domain, device) is None:
             raise NotFound
+        for _ in range(KEEP_TRIES):
+            # ``run`` may just have put it on the roster, or somebody else labels it: both shall count.
+            with suppress(Conflict):
+                return await self._relabel(domain, device, labels)
+        return await self._relabel(domain, device, labels)
+
+    async def _relabel(self, domain: str, device: str, labels: Mapping[str, str | None]) -> Mapping[str, str]:
         key = f"{domain}/{device}"
         stored = await self._database.get(DEVICES.name, key)
         if stored is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iotsphere.entities.errors import IotSphereError, NotFound, RequestInvalid
+from iotsphere.entities.errors import Conflict, IotSphereError, NotFound, RequestInvalid
 from iotsphere.entities.fleet import parse_fleet_filter
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.entities.shadow_reports import Place, Report
@@ -44,6 +44,36 @@ async def test_labels_are_merged_and_taken_away(rooms: Rooms, roster: Roster) ->
     assert await roster.labels(DOMAIN, ["d1", "d2"]) == {"d1": {"model": "p2", "floor": "2"}}
     assert await roster.labels("other", ["d1"]) == {}
     assert await listed(rooms) == ["iotsphere/d1"]
+
+
+class Meddled:
+    """A database in which somebody else writes whenever a document was read, so many times."""
+
+    def __init__(self, rooms: Rooms, times: int) -> None:
+        self._rooms = rooms
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rooms.database, name)
+
+    async def get(self, collection: str, key: str) -> Any:
+        found = await self._rooms.database.get(collection, key)
+        if self.left:
+            self.left -= 1
+            await self._rooms.state.roster.keep(DOMAIN, key.partition("/")[2], {f"other{self.left}": "x"})
+        return found
+
+
+async def test_labels_count_that_others_give_meanwhile(rooms: Rooms) -> None:
+    """A device is registered with labels while the roster is brought up to date: nobody's write costs another's."""
+    database: Any = Meddled(rooms, 3)
+    roster = Roster(database, rooms.devices, [DOMAIN], rooms.clock, rooms.state.roster._forget)
+    kept = await roster.keep(DOMAIN, "d1", {"site": "north"})
+    assert kept == {"site": "north", "other0": "x", "other1": "x", "other2": "x"}
+    assert (await rooms.state.roster.labels(DOMAIN, ["d1"]))["d1"] == kept
+    database.left = 1_000
+    with pytest.raises(Conflict):
+        await roster.keep(DOMAIN, "d1", {"site": "south"})
 
 
 @pytest.mark.parametrize(
