@@ -26,6 +26,7 @@ from rich.console import Console
 
 SPOTS: Final = ("written", "committed", "anywhere")
 SECONDS: Final = 240
+WHOLE: Final = 100_000  # messages in a batch of the last run, which has nothing to fear
 ROOT: Final = Path(__file__).parent.parent
 
 
@@ -50,8 +51,8 @@ def survive(log: str, folder: Path, spots: Sequence[str], per_batch: int, seed: 
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    with _stream(log, folder, per_batch) as child:
-        printed, told = child.communicate(timeout=SECONDS)
+    with _stream(log, folder, WHOLE) as child:
+        printed, told = child.communicate(timeout=4 * SECONDS)
         if child.returncode != 0 or '"ended"' not in printed:
             raise RuntimeError(told[-4_000:])
     return held_in(lake)
