@@ -27,6 +27,7 @@ from bench.spark_rollup import METRICS
 from iotsphere.drivers.spark.jobs import JOBS, Job, Run, anomaly, load, quality, report
 from iotsphere.drivers.spark.report.facts import Facts, gather
 from iotsphere.drivers.spark.rollups.percentiles import ERROR
+from iotsphere.drivers.spark.runner import CLOCK_BATCHES
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
 from iotsphere.drivers.spark.session import open_session
 from tests.support import truths
@@ -83,7 +84,11 @@ class Case:
             keep(part if job.stateful else job.transform(part, run), number)
 
         stream = frame.writeStream.outputMode(job.mode).foreachBatch(each).trigger(availableNow=True)
-        stream.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+        self.spark.conf.set(CLOCK_BATCHES, "false")  # as the runner does for what is to end
+        try:
+            stream.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+        finally:
+            self.spark.conf.unset(CLOCK_BATCHES)
 
     def to_parquet(self, frame: DataFrame, number: int) -> None:
         """Keep the rows of a batch as files."""

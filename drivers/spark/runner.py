@@ -29,6 +29,7 @@ from .unread import Reading, Unread, reading
 POLL_S: Final = 1
 TICK_S: Final = 5.0
 STARTS: Final = 6
+CLOCK_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 MakeRun = Callable[[str, bool], Run]
 
 
@@ -217,6 +218,8 @@ class Runner:
 
         writer = frame.writeStream.queryName(job.name).foreachBatch(write).outputMode(job.mode)
         writer = writer.option("checkpointLocation", str(checkpoint.location))
+        # A job that wakes by the clock asks for one more batch for ever, and what is to end would never do so.
+        self._spark.conf.set(CLOCK_BATCHES, str(self._plan.follow).lower())
         if not self._plan.follow:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._plan.every} seconds").start()
