@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.spark.failures import failure_of
+from iotsphere.drivers.spark.jobs import Run, health
 from iotsphere.drivers.spark.progress import Progress, distance
 from iotsphere.drivers.spark.runner import Plan, Runner
 from iotsphere.drivers.sqlite.log import SqliteLog
@@ -67,6 +68,17 @@ def test_what_is_new_since_the_last_time_in_batches_of_a_limit(spark: SparkSessi
     assert [number for _, number in kept.batches] == [0, 1, 2, 3]
     with pytest.raises(Conflict, match="domain was 'iotsphere' and is '\\*' now"):
         run(spark, kept.plan(tmp_path, log, source={"domain": "*"}))
+
+
+def test_what_is_new_has_an_end_for_a_job_that_wakes_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
+    log = fill_sqlite(tmp_path, 60)
+
+    def run_to(application: str, following: bool) -> Run:
+        return Run(health.JOB.settings({}), application, following, tmp_path / "out", str(tmp_path))
+
+    plan = Plan(health.JOB, {"log": log, "from": "earliest"}, run_to, tmp_path / "checkpoint")
+    done = run(spark, plan)
+    assert (done.messages, done.batches, done.counts["health"]) == (60, 1, 10)
 
 
 def test_it_stops_between_two_batches_and_goes_on_there(spark: SparkSession, tmp_path: Path) -> None:
