@@ -33,7 +33,7 @@ FROM buckets GROUP BY domain, device_id, metric, resolution, "start" """
 LAKE: Final = """SELECT domain, device_id, metric, value, value_text, value_bool, unit, event_time, received_time, skew_ms,
     quality::VARCHAR AS quality, message_id, "partition", "offset", sample, event_time::DATE AS date FROM """
 STATUS: Final = """SELECT domain, metric, count(*) AS readings, count(DISTINCT device_id) AS devices, min(value) AS min,
-    max(value) AS max, avg(value) AS mean, epoch_ms(max(event_time)) AS newest,
+    max(value) AS max, avg(value) AS mean, epoch_us(max(event_time)) // 1000 AS newest,
     count_if(list_contains(quality, 'late')) AS late FROM readings GROUP BY domain, metric"""
 # Kinds of findings whose rows can be said in a line or two; the limits are those of the job.
 QUALITY: Final = """
