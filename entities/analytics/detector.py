@@ -105,6 +105,7 @@ class Detector:
         self._same, self._longest, self._step = 0, 0, 0.0
         self._quiet, self._before = NEARBY, 0.0
         self._pace, self._apart = 0.0, 0
+        self._base = 0.0  # what the newest reading was compared with
 
     def take(self, value: float, at: int, judged: bool = True) -> Verdict | None:
         """Fold in a reading that is newer than all before it, and say whether an alert changes.
@@ -144,13 +145,13 @@ class Detector:
         if not self._far and len(recent) > NEARBY:
             steps = [new - old for old, new in zip(recent[-NEARBY - 1 : -1], recent[-NEARBY:], strict=True)]
             bases.append(recent[-1] + _middle(steps))
-        base = min(bases, key=lambda one: abs(value - one))
+        self._base = base = min(bases, key=lambda one: abs(value - one))
         # A sensor that shows steps is not to be blamed for one; of one that never changed, nobody knows its step.
         least = max(2 * self._step, abs(level.median) * rule.relative)
         found = []
         for kind, median, spread, wildest in (
-            (LEVEL, level.median, level.spread, self._farthest.usual()),
-            (JUMP, base + jump.median, jump.spread, self._leaps.usual()),
+            (LEVEL, level.median, level.spread, self._farthest.usual),
+            (JUMP, base + jump.median, jump.spread, self._leaps.usual),
         ):
             calm = max(spread, least)
             found.append(_Expected(kind, Usual(median, max(calm, wildest * rule.margin / rule.high)), calm))
@@ -209,7 +210,7 @@ class Detector:
         if not self._apart:
             if known:
                 self._leaps.add(abs(value - around))
-            self.jumps.add(value - around + self.jumps.usual().median)
+            self.jumps.add(value - self._base)
 
     def pack(self) -> bytes:
         """Turn it into bytes."""

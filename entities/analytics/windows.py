@@ -79,12 +79,13 @@ class Extremes:
     in fewer than half of the blocks move nothing.
     """
 
-    __slots__ = ("_block", "_count", "_greatest", "_open")
+    __slots__ = ("_block", "_count", "_greatest", "_open", "usual")
 
     def __init__(self, block: int, stored: Iterable[float] = ()) -> None:
         self._block = block
         count, self._open, *self._greatest = tuple(stored) or (0.0, 0.0)
         self._count = int(count)
+        self.usual = self._middle()  # the greatest distance that is usual; 0 before a block is full
 
     def add(self, distance: float) -> None:
         """Take in how far a number was from where it was expected, which is at least 0."""
@@ -93,11 +94,10 @@ class Extremes:
         if self._count >= self._block:
             self._greatest = [*self._greatest, self._open][-BLOCKS:]
             self._count, self._open = 0, 0.0
+            self.usual = self._middle()
 
-    def usual(self) -> float:
-        """The greatest distance that is usual; 0 before a block is full."""
-        ordered = sorted(self._greatest, reverse=True)
-        return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+    def _middle(self) -> float:
+        return sorted(self._greatest)[len(self._greatest) // 2] if self._greatest else 0.0
 
     @property
     def stored(self) -> tuple[float, ...]:

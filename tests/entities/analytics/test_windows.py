@@ -39,5 +39,5 @@ def test_extremes_are_the_median_of_the_greatest_of_the_last_blocks(
             extremes = Extremes(block, extremes.stored)
         extremes.add(distance)
     full = [max(distances[start : start + block]) for start in range(0, len(distances) - block + 1, block)][-BLOCKS:]
-    assert extremes.usual() == (statistics.median_high(full) if full else 0.0)
+    assert extremes.usual == (statistics.median_high(full) if full else 0.0)
     assert len(extremes.stored) == 2 + len(full)
