@@ -11,7 +11,7 @@ import pytest
 
 from iotsphere.adapters.shadow.body import ShadowDocument, versions
 from iotsphere.adapters.shadow.keeping import ShadowKeeping
-from iotsphere.drivers.clock import ManualClock
+from iotsphere.drivers.clock import ManualClock, SystemClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.drivers.mongo.database import MongoDatabase
 from iotsphere.drivers.sqlite.database import SqliteDatabase
@@ -120,7 +120,7 @@ def place_of(request: pytest.FixtureRequest) -> str | Path:
 @asynccontextmanager
 async def open_house(place: str | Path) -> AsyncIterator[House]:
     """``place``: ``memory``, the address of a MongoDB, or the folder of an SQLite file."""
-    clock = ManualClock()
+    clock = ManualClock(SystemClock().now())  # MongoDB removes by its own clock what has expired
     async with AsyncExitStack() as stack:
         database: Database
         if isinstance(place, Path):
