@@ -33,12 +33,20 @@ def svg(charts: Sequence[Chart], description: str, columns: int = 3) -> str:
     width, height = WIDTH * min(columns, len(charts)), HEIGHT * rows
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-        f"<title>{escape(description)}</title><style>{STYLE}</style>",
+        f"<title>{escape(description)}</title><desc>{escape(in_words(charts))}</desc><style>{STYLE}</style>",
     ]
     for number, chart in enumerate(charts):
         x, y = number % columns * WIDTH, number // columns * HEIGHT
         parts.append(f'<g transform="translate({x} {y})">{_chart(chart, top)}</g>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def in_words(charts: Sequence[Chart]) -> str:
+    """The first and the last point of each chart, for who cannot see it."""
+    ends = [(chart.title, chart.points[0], chart.points[-1]) for chart in charts if chart.points]
+    return "; ".join(
+        f"{title}: {y:,.0f} at {x:,.0f}, {last_y:,.0f} at {last_x:,.0f}" for title, (x, y), (last_x, last_y) in ends
+    )
 
 
 def _chart(chart: Chart, top: float) -> str:

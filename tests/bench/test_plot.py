@@ -17,6 +17,9 @@ def test_a_chart_has_a_dot_for_each_point_and_flat_looks_flat() -> None:
     half = Chart("half", "things", ((1, 20_000), (2, 10_000)))
     root = ElementTree.fromstring(svg([flat, half], "what it shows"))
     assert root.attrib["viewBox"] == f"0 0 {2 * WIDTH} {HEIGHT}"
+    assert root.findtext(f"{NAMESPACE}title") == "what it shows"
+    words = "flat & even: 20,000 at 1, 20,000 at 1,000; half: 20,000 at 1, 10,000 at 2"
+    assert root.findtext(f"{NAMESPACE}desc") == words
     first, second = root.findall(f"{NAMESPACE}g")
     dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in first.iter(f"{NAMESPACE}circle")]
     assert len(dots) == 3
