@@ -77,7 +77,7 @@ class Chunk:
 
     def minted(self) -> Iterator[tuple[str, Position]]:
         """Where the minted records are."""
-        known = zip(self.ids, self.positions)  # noqa: B905 - the script has answered for each, and this is counted in µs
+        known = zip(self.ids, self.positions, strict=True)
         if self.all_minted:
             return known
         return (pair for record, pair in zip(self.records, known, strict=True) if record.minted)
@@ -121,9 +121,9 @@ def divide(records: Sequence[Record], shelves: Shelves, now: int) -> tuple[list[
 def unknown(chunk: Chunk, positions: list[Position], duplicates: set[int]) -> Chunk | None:
     """The part of a chunk that this driver object has not appended already; the rest is filled in."""
     shelf, ids = chunk.shelf, chunk.ids
-    if shelf.recent.keys().isdisjoint(ids) and shelf.older.keys().isdisjoint(ids) and not shelf.settled:
-        return chunk
-    known = [found for found in (shelf.recent, shelf.older, shelf.settled) if not found.keys().isdisjoint(ids)]
+    known = [
+        found for found in (shelf.recent, shelf.older, shelf.settled) if found and not found.keys().isdisjoint(ids)
+    ]
     if not known:
         return chunk
     rest: list[int] = []
