@@ -45,8 +45,12 @@ def in_words(charts: Sequence[Chart]) -> str:
     """The first and the last point of each chart, for who cannot see it."""
     ends = [(chart.title, chart.points[0], chart.points[-1]) for chart in charts if chart.points]
     return "; ".join(
-        f"{title}: {y:,.0f} at {x:,.0f}, {last_y:,.0f} at {last_x:,.0f}" for title, (x, y), (last_x, last_y) in ends
+        f"{title}: {_said(y)} at {x:,.0f}, {_said(last_y)} at {last_x:,.0f}" for title, (x, y), (last_x, last_y) in ends
     )
+
+
+def _said(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
 
 
 def _chart(chart: Chart, top: float) -> str:

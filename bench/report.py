@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from .run import Result
 from .scenarios import CEILING, Scenario
@@ -15,6 +15,16 @@ from .section import Section, disturbance, percentiles
 
 BEGIN = "<!-- begin of what `make bench` writes -->"
 END = "<!-- end of what `make bench` writes -->"
+
+
+class Marks(NamedTuple):
+    """The two lines of a page between which a command writes."""
+
+    begin: str
+    end: str
+
+
+WHOLE = Marks(BEGIN, END)
 HEADINGS = (
     "system",
     "load",
@@ -167,10 +177,10 @@ def draw(sections: Sequence[Section], page: Path) -> None:
             (page.parent / address).write_text(drawing)
 
 
-def write_docs(text: str, page: Path) -> None:
+def write_docs(text: str, page: Path, marks: Marks = WHOLE) -> None:
     """Put the section between the two marks of the page. Raises ValueError when the page has no marks."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.read_text().partition(marks.begin)
+    _, end, after = rest.partition(marks.end)
     if not begin or not end:
-        raise ValueError(f"{page.name} lacks the two lines {BEGIN!r} and {END!r}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        raise ValueError(f"{page.name} lacks the two lines {marks.begin!r} and {marks.end!r}")
+    page.write_text(f"{before}{marks.begin}\n\n{text}\n\n{marks.end}{after}")
