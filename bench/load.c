@@ -242,12 +242,11 @@ static void send_due(uint64_t start, uint64_t until) {
     static uint64_t scheduled;
     static unsigned turn;
     uint64_t tick = want.tick_us * 1000ull, now = now_ns();
-    if (now > until) now = until;
+    if (now >= until) now = until - 1; /* the tick that begins at the end belongs to it no more */
     uint64_t this_tick = (now - start) / tick;
-    double per_tick = want.rate * (double)tick / 1e9;
     static uint64_t next_tick;
     for (; next_tick <= this_tick; next_tick++) {
-        uint64_t total = (uint64_t)((double)(next_tick + 1) * per_tick);
+        uint64_t total = (uint64_t)(want.rate * (double)((next_tick + 1) * tick) / 1e9);
         for (; scheduled < total; scheduled++, turn = (turn + 1) % device_count) {
             struct device *d = &devices[turn];
             if (d->in_flight >= PACKET_IDS) die("65,535 messages unacknowledged: the server has stalled for", d->who->id);
@@ -278,6 +277,7 @@ static void run(void) {
         for (unsigned i = 0; i < device_count; i++) fill_window(&devices[i]);
     }
     struct epoll_event events[256];
+    int due = timer >= 0;
     for (;;) {
         int n = epoll_wait(epoll, events, 256, 50);
         uint64_t now = now_ns();
@@ -294,7 +294,9 @@ static void run(void) {
             receive(d);
             if (want.rate <= 0 && sending && !d->waiting) fill_window(d);
         }
-        if (timer >= 0 && sending) send_due(start, until);
+        /* Once more after the end: whoever was not on the core just then still owes what fell due before. */
+        if (due) send_due(start, until);
+        due = due && sending;
         if (!sending && acked == sent) break;
         if (now > limit) break;
     }

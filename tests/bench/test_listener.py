@@ -60,13 +60,13 @@ async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2, *mor
     ) as door:
         port = next(iter(door.sockets)).getsockname()[1]
         arguments = ["--devices", str(names), "--port", str(port), "--token", "T", "--received", str(received)]
-        program = await Program.start("listen", [*arguments, "--idle", "0.5", *more])
+        program = await Program.start("listen", [*arguments, "--idle", "3", *more])
         try:
             assert await program.answer(10) == {"event": "ready"}
             await program.tell("from 1")
             await program.tell(f"expect {expect}")
             told.set()
-            answer = await program.answer(20)
+            answer = await program.answer(60)
             assert await program.wait() == 0
         finally:
             await program.end()
@@ -202,7 +202,7 @@ async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path)
             await program.tell(f"from {time.monotonic_ns()}")
             await program.tell("expect 30")
             told = []
-            while (answer := await program.answer(20)).get("event") == "slice":
+            while (answer := await program.answer(60)).get("event") == "slice":
                 told.append(answer["counted"])
         finally:
             await program.end()

@@ -33,7 +33,7 @@ async def listener(tmp_path: Path, port: int, *words: str) -> AsyncIterator[Prog
     names = tmp_path / "devices"
     names.write_text("d0 - -\n")
     arguments = ["--devices", str(names), "--port", str(port), "--received", str(tmp_path / "received")]
-    program = await Program.start("listen", [*arguments, "--idle", "0.5", *words])
+    program = await Program.start("listen", [*arguments, "--idle", "3", *words])
     try:
         yield program
     finally:
@@ -45,7 +45,7 @@ async def what_it_finds(tmp_path: Path, program: Program, told: asyncio.Event) -
     await program.answer(10)
     await program.tell("expect 5")
     told.set()
-    answer = await program.answer(20)
+    answer = await program.answer(60)
     await program.wait()
     assert {name: answer[name] for name in ("distinct", "duplicated", "reordered", "foreign")} == {
         "distinct": 4,

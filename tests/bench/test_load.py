@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -64,7 +66,7 @@ async def test_open_loop_keeps_its_rate_and_numbers_every_message(tmp_path: Path
     recorder = Recorder()
     async with generator(tmp_path, recorder, "--rate", "500", "--seconds", "1", "--warmup", "0.5") as program:
         started = await program.answer(10)
-        answer = await program.answer(20)
+        answer = await program.answer(60)
         assert await program.wait() == 0
     assert started["event"] == "started"
     assert answer["sent"] == answer["acked"] == 500
@@ -85,12 +87,24 @@ async def test_open_loop_keeps_its_rate_and_numbers_every_message(tmp_path: Path
 
 async def test_latency_counts_from_when_a_message_fell_due(tmp_path: Path) -> None:
     recorder = Recorder(delay=0.02)  # serves 50 messages a second and device: half of what falls due
-    async with generator(tmp_path, recorder, "--rate", "200", "--seconds", "1", "--warmup", "0") as program:
+    arguments = ("--rate", "200", "--seconds", "1", "--warmup", "0", "--drain", "50")
+    async with generator(tmp_path, recorder, *arguments) as program:
         await program.answer(10)
-        answer = await program.answer(20)
-    assert answer["acked"] == 200
+        answer = await program.answer(60)
+    assert answer["sent"] == answer["acked"] == 200
     assert answer["p99_ms"] > 900  # the last ones waited behind all the others
     assert answer["max_ms"] >= answer["p999_ms"] >= answer["p99_ms"] >= answer["p50_ms"] > 300
+
+
+async def test_what_fell_due_while_the_generator_stood_still_is_sent(tmp_path: Path) -> None:
+    recorder = Recorder()
+    async with generator(tmp_path, recorder, "--rate", "200", "--seconds", "1", "--warmup", "0") as program:
+        await program.answer(10)
+        os.kill(program.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.1)  # it wakes after its end
+        os.kill(program.pid, signal.SIGCONT)
+        answer = await program.answer(60)
+    assert answer["sent"] == answer["acked"] == len(recorder.messages) == 200
 
 
 async def test_closed_loop_never_exceeds_its_window(tmp_path: Path) -> None:
@@ -98,7 +112,7 @@ async def test_closed_loop_never_exceeds_its_window(tmp_path: Path) -> None:
     arguments = ("--rate", "0", "--seconds", "0.2", "--window", "10", "--drain", "0.2")
     async with generator(tmp_path, recorder, *arguments) as program:
         await program.answer(10)
-        answer = await program.answer(20)
+        answer = await program.answer(60)
         assert await program.wait() == 2
     assert (answer["sent"], answer["acked"]) == (20, 0)
 
@@ -108,7 +122,7 @@ async def test_envelopes_carry_unique_ids(tmp_path: Path) -> None:
     arguments = ("--rate", "0", "--seconds", "0.2", "--window", "5", "--format", "envelope")
     async with generator(tmp_path, recorder, *arguments) as program:
         await program.answer(10)
-        answer = await program.answer(20)
+        answer = await program.answer(60)
         await program.wait()
     assert answer["acked"] == len(recorder.messages) > 10
     topic, first = recorder.messages[0]
@@ -128,7 +142,7 @@ async def test_a_count_ends_the_load_and_padding_fills_the_payload(tmp_path: Pat
     arguments = ("--rate", "0", "--seconds", "20", "--window", "7", "--count", "25", "--pad", "3000")
     async with generator(tmp_path, recorder, *arguments) as program:
         await program.answer(10)
-        answer = await program.answer(20)
+        answer = await program.answer(60)
         assert await program.wait() == 0
     assert (answer["sent"], answer["acked"]) == (25, 25)
     assert {body["pad"] for _, body in recorder.messages} == {"x" * 3000}
