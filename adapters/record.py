@@ -16,7 +16,7 @@ from ..entities.position import Partition, Position
 
 _HEAD: Final = struct.Struct("<BBqqqHH")
 _CRC: Final = struct.Struct("<I")
-_SUM: Final = struct.Struct("<IB")  # with the format behind it
+_SUM: Final = struct.Struct(f"<I{_HEAD.size}x")  # the checksum alone, of a head
 _FORMAT: Final = 1
 _RETAIN: Final = 1
 _MINTED: Final = 2
@@ -33,6 +33,7 @@ LAYOUT: Final = (
     ("id_length", "<u2"),
     ("topic_length", "<u2"),
 )
+_ANY: Final = Partition("", "", 0)
 _new: Final = tuple.__new__
 
 
@@ -61,8 +62,13 @@ def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
         raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: unknown record format {form}")
     middle = _START + id_length
     end = middle + topic_length
-    topic = stored[middle:end].decode()
-    message_id = stored[_START:middle].decode()
+    if end > len(stored):
+        raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: shorter than it says")
+    try:
+        topic = stored[middle:end].decode()
+        message_id = stored[_START:middle].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: its names are no text") from error
     # Made as the tuples that they are: naming the fields costs as much as all the rest.
     facts = (
         partition,
@@ -90,13 +96,7 @@ class Packed(Sequence[Entry]):
         self.partition = partition
         self.before = before
         self.stored = stored
-        # All at once, as a check for each by itself costs twice as much.
-        sums = b"".join([one[:5] for one in stored])
-        if (
-            min(map(len, stored), default=_START) < _START
-            or [each for each, _ in _SUM.iter_unpack(sums)] != [crc32(one[4:]) for one in stored]
-            or sums[4::5].count(_FORMAT) != len(stored)
-        ):
+        if not _sound(stored):
             raise CorruptRecord(f"{partition}: a record after {before.epoch}-{before.offset} is damaged")
 
     def __len__(self) -> int:
@@ -121,3 +121,30 @@ class Packed(Sequence[Entry]):
     def size(self) -> int:
         """The bytes of all."""
         return sum(map(len, self.stored))
+
+
+def _sound(stored: Sequence[bytes]) -> bool:
+    """Tell whether all of these can be unpacked; all at once, as a check for each by itself costs twice as much."""
+    shortest = min(map(len, stored), default=_START)
+    if shortest < _START:
+        return False
+    heads = b"".join([one[:_START] for one in stored])
+    if [each for (each,) in _SUM.iter_unpack(heads)] != [crc32(one[4:]) for one in stored]:
+        return False
+    if heads[_CRC.size :: _START].count(_FORMAT) != len(stored):
+        return False
+    # As much as the names of any of them take: nearly always each has that, and it is plain text.
+    low_id, high_id, low_topic, high_topic = (max(heads[byte::_START], default=0) for byte in range(_START - 4, _START))
+    reach = _START + low_id + low_topic + 256 * (high_id + high_topic)
+    if reach <= shortest and b"".join([one[_START:reach] for one in stored]).isascii():
+        return True
+    return all(map(_is_readable, stored))
+
+
+def _is_readable(stored: bytes) -> bool:
+    """Tell whether a record with the right checksum can be unpacked."""
+    try:
+        unpack(stored, _ANY, Position(0, 0))
+    except CorruptRecord:
+        return False
+    return True

@@ -25,6 +25,8 @@ from .edge import TIME_KEYS
 from .timestamps import CLOCK_UNTRUSTED, MAX_FUTURE_MS, MAX_PAST_MS, Reading, judge, read_time
 
 LATE_MS: Final = 10 * 60 * 1000
+# The last moment of the year 9999. No log took a message after it, but a forged record may say so.
+LATEST_MS: Final = 253_402_300_799_999
 LATE: Final = "late"
 MISSING: Final = "missing"
 UNREADABLE: Final = "unreadable"
@@ -84,6 +86,8 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
     body = record.body
     if not body:
         return
+    if not 0 <= received <= LATEST_MS:
+        received = min(max(received, 0), LATEST_MS)
     domain, device, metric = place_of(record.topic)
     try:
         envelope = orjson.loads(body)
@@ -103,6 +107,7 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
     marks = _NO_MARKS if quality in _GOOD else (str(quality),)
     if not received - MAX_PAST_MS <= event <= received + MAX_FUTURE_MS:
         event, marks = received, (*marks, CLOCK_UNTRUSTED)
+        skew = skew if skew is None or abs(skew) <= LATEST_MS else None
     unit = said.get("unit")
     if metric is not None and not marks and event >= received - LATE_MS and "samples" not in said:
         value = said.get("value")

@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from ...adapters.envelope import payload_of
 from ...adapters.record import Packed
-from ...adapters.telemetry_rows import add_rows
+from ...adapters.telemetry_rows import LATEST_MS, add_rows
 from ...entities.errors import MessageRefused
 from ...entities.message import Entry
 from .decoding import readings_of
@@ -82,10 +82,15 @@ def add_message(entry: Entry, rows: list[Any]) -> None:
     rows.append(
         (
             record.partition.domain, record.partition.channel, record.topic, record.message_id,
-            record.timestamp * 1000, received * 1000, get("source"), get("messageType"), get("correlationId"),
+            _shown(record.timestamp) * 1000, _shown(received) * 1000, get("source"), get("messageType"), get("correlationId"),
             get("quality"), payload, record.partition.number, position.epoch, position.offset,
         )
     )  # fmt: skip
+
+
+def _shown(time: int) -> int:
+    """A time (ms) that a calendar has, whatever a forged record says."""
+    return min(max(time, 0), LATEST_MS)
 
 
 def _add_nothing(entry: Entry, rows: list[Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from secrets import randbits
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from ...adapters.record import LAYOUT, Packed, unpack
+from ...adapters.telemetry_rows import LATEST_MS
 from ...adapters.timestamps import CLOCK_UNTRUSTED
 from ...entities.message import Entry
 from ...entities.position import Position
@@ -55,7 +57,7 @@ class Heads:
         self.end: Ints = np.cumsum(sizes)
         self.start: Ints = self.end - sizes
         found = _windows(self.bytes, self.start, _RECORD.itemsize).view(_RECORD)[:, 0]
-        self.received: Ints = found["appended_at"].astype(np.int64)
+        self.received: Ints = np.clip(found["appended_at"].astype(np.int64), 0, LATEST_MS)
         self.event: Ints = found["timestamp"].astype(np.int64)
         first = self.start + _RECORD.itemsize
         middle = first + found["id_length"]
@@ -115,12 +117,18 @@ def plain_of(heads: Heads) -> Plain:
 
 
 def _parsed(payloads: Sequence[bytes]) -> list[Any] | None:
-    """The values of JSON texts; None when one of them is none."""
+    """The values of JSON texts; None when one of them is none.
+
+    Between two of them stands a number that nobody can know. So two forged halves, such as ``[1`` and ``2],3``, are not
+    taken for a value that swallows what lies between them.
+    """
+    fence = randbits(62)
     try:
-        values = orjson.loads(b"[%b]" % b",".join(payloads))
+        values = orjson.loads(b"[%b]" % (b",%d," % fence).join(payloads))
     except orjson.JSONDecodeError:
         return None
-    return values if len(values) == len(payloads) else None
+    count = len(payloads)
+    return values[::2] if len(values) == max(2 * count - 1, 0) and values[1::2] == [fence] * (count - 1) else None
 
 
 def _fixed(heads: Heads, body: Ints) -> Bools:
