@@ -18,6 +18,7 @@ from .jobs.lake import lake_in
 from .jobs.lake import transform as as_lake
 from .schema import NAMES
 from .sinks.upkeep import Upkeep
+from .unread import Unread
 
 FOLDER: Final = "window"
 UPKEEP_S: Final = 300.0
@@ -32,9 +33,9 @@ class Kept:
         self._upkeep = Upkeep(self._lake, keep_days=int(days) + 2 if days else 0, vacuum_hours=2)
         self._looked = 0.0
 
-    def add(self, readings: DataFrame, run: Run, batch: int) -> Counts:
-        """Keep the readings of a batch, each once."""
-        counts = self._lake.append(as_lake(readings), run.application, batch)
+    def add(self, readings: DataFrame, run: Run, batch: int, unread: Unread | None = None) -> Counts:
+        """Keep the readings of a batch, each once. ``unread``: the same readings, for whoever reads and writes at once."""
+        counts = self._lake.append(as_lake(readings), run.application, batch, unread)
         if self._upkeep.is_due(UPKEEP_S):
             self._upkeep.run()
         return counts

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from ....entities.errors import RequestInvalid
 from ..findings import USUAL, Limits, Ranges, findings
+from ..unread import Unread
 from ..window import Kept
 from . import Counts, Job, Option, Run
 from .lake import believable
@@ -45,6 +46,13 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:
     if run.following:
         return {**kept_in(run.output, run.options["days"]).add(result, run, batch), **tick(run)}
     return _judge(result, run)
+
+
+def write_unread(unread: Unread, run: Run, batch: int) -> Counts:
+    """The same of readings that are still to be read: in a stream, whoever reads some keeps them, in one go."""
+    if run.following:
+        return {**kept_in(run.output, run.options["days"]).add(unread.readings, run, batch, unread), **tick(run)}
+    return _judge(transform(unread.readings), run)
 
 
 def tick(run: Run) -> Counts:
@@ -121,5 +129,12 @@ def cell(value: object) -> object:
 
 
 JOB: Final = Job(
-    name="quality", version=1, transform=transform, write=write, options=OPTIONS, output="quality", tick=tick
+    name="quality",
+    version=1,
+    transform=transform,
+    write=write,
+    direct=write_unread,
+    options=OPTIONS,
+    output="quality",
+    tick=tick,
 )

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ..report.facts import gather
 from ..report.page import page
+from ..unread import Unread
 from ..window import Kept
 from . import Counts, Job, Option, Run, anomaly, quality
 from .lake import believable
@@ -33,6 +34,13 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:
     if run.following:
         return {**kept_in(run.output, run.options["days"]).add(result, run, batch), **tick(run)}
     return _report(result, run)
+
+
+def write_unread(unread: Unread, run: Run, batch: int) -> Counts:
+    """The same of readings that are still to be read: in a stream, whoever reads some keeps them, in one go."""
+    if run.following:
+        return {**kept_in(run.output, run.options["days"]).add(unread.readings, run, batch, unread), **tick(run)}
+    return _report(transform(unread.readings), run)
 
 
 def tick(run: Run) -> Counts:
@@ -68,5 +76,12 @@ def _report(readings: DataFrame, run: Run) -> Counts:
 
 
 JOB: Final = Job(
-    name="report", version=1, transform=transform, write=write, options=OPTIONS, output="report", tick=tick
+    name="report",
+    version=1,
+    transform=transform,
+    write=write,
+    direct=write_unread,
+    options=OPTIONS,
+    output="report",
+    tick=tick,
 )
