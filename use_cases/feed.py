@@ -82,6 +82,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._saved: dict[Partition, Position] = {}
         self._owner = secrets.token_hex(8)
+        self._fault: Exception | None = None
 
     async def start(self) -> None:
         """Load the last values and read the log up to its present end, so that ``latest`` is true from the start."""
@@ -121,7 +122,7 @@ class Feed:
 
     async def run(self) -> None:
         """Follow the log until cancelled."""
-        while True:
+        while self._fault is None:
             self._changed.clear()
             follower = asyncio.ensure_future(self._follow())
             changed = asyncio.ensure_future(self._changed.wait())
@@ -133,6 +134,12 @@ class Feed:
                 changed.cancel()
                 follower.cancel()
                 await asyncio.wait((follower, changed))
+        raise self._fault
+
+    def fail(self, error: Exception) -> None:
+        """End ``run`` with a fault that came up while a reader was handed something."""
+        self._fault = self._fault or error
+        self._changed.set()
 
     async def _follow(self) -> None:
         async with aclosing(self._log.follow(dict(self.positions))) as slices:
@@ -175,6 +182,9 @@ class Feed:
                     for reader in group.live(partition):
                         reader.miss(part.gap, part.end)
         for group, entries in touched.items():
+            if group.outlet is not None:
+                group.outlet.add(Batch(partition, entries, part.end), before, len(group.readers))
+                continue
             live = group.live(partition)
             if live:
                 batch = Batch(partition, entries, part.end)

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Final
 
-from ..entities.errors import Unavailable
 from ..entities.message import Entry
 from ..entities.position import Gap, Partition, Position
 from ..entities.subscription import Subscription
+from .catch_up import CatchUp
 from .feed import Batch, Feed, beginning
 from .flow_control import MessageFlowControlUseCase
 from .playback import Playback
 from .ports.message_log import MessageLog
+from .round import Round
 from .sink import Sink
 
-READ_ENTRIES: Final = 128  # about a millisecond's work, for which all others wait
-READ_BYTES: Final = 256 * 1024
-RETRY_S: Final = 0.25
-FLUSH_ENTRIES: Final = 200
 NOWHERE: Final = Position(0, 0)
+NOTHING_DUE: Final[dict[Partition, Position]] = {}  # shared by all, never written to
 
 
 class Reader:
@@ -34,6 +31,7 @@ class Reader:
 
     ``held``: where a client must begin again that is lost while last values go out. ``behind``: where it stands in the
     partitions in which it is not live. ``playback``: what plays the past to it, until it has reached the present.
+    ``take_whole``: takes a round at once, or nothing of it (False), where the sink can.
     """
 
     def __init__(
@@ -48,15 +46,16 @@ class Reader:
         self.playback: Playback | None = None
         self.passed: Callable[[Entry], None] | None = None  # told what had expired, perhaps more than once
         self.missed_at_start: list[Gap] = []
+        self.take_whole: Callable[[Reader, Round], bool] | None = None
         self._feed = feed
         self._log = log
         self._flow = flow
         self.behind: dict[Partition, Position] = {}
         self._ahead: dict[Partition, Position] = {}
-        self._group = feed.join(self, subscription.filters)
-        self._partitions = self._group.partitions
+        self._due = NOTHING_DUE
+        self.group = feed.join(self, subscription.filters)
+        self._partitions = self.group.partitions
         self._room: asyncio.Event | None = None
-        self._read_limit = int(min(READ_ENTRIES, max(1.0, subscription.max_rate or READ_ENTRIES)))
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lagging = self.closed = False
@@ -68,13 +67,20 @@ class Reader:
         """
         if self.stale:
             return self.held
-        feed = self._feed.positions
-        return {p: self.behind.get(p) or max(feed[p], self._ahead.get(p, NOWHERE)) for p in self._partitions}
+        stands = self._stands()
+        return {p: self.behind.get(p) or max(stands[p], self._ahead.get(p, NOWHERE)) for p in self._partitions}
+
+    def _stands(self) -> Mapping[Partition, Position]:
+        """Where the feed stands, less what the group has yet to hand out, and of a round what is still due to it."""
+        pending = self.group.pending
+        if pending is None and not self._due:
+            return self._feed.positions
+        return {**self._feed.positions, **(pending.before if pending is not None else NOTHING_DUE), **self._due}
 
     @property
     def is_live(self) -> bool:
         """True when it stands exactly where the feed stands, in every partition, with nothing pending."""
-        if self.behind or self.stale:
+        if self.behind or self.stale or self._due or self.group.pending is not None:
             return False
         return all(self._feed.positions[partition] >= ahead for partition, ahead in self._ahead.items())
 
@@ -87,7 +93,7 @@ class Reader:
 
     def start_live(self) -> None:
         """Begin where the feed stands."""
-        self._group.go_live(self, self._partitions)
+        self.group.go_live(self, self._partitions)
 
     def start_latest(self) -> None:
         """Begin where the feed stands, with every last value still to be sent."""
@@ -146,13 +152,44 @@ class Reader:
         if self._flow.offer(self, batch):
             return
         if self.subscription.policy == "latest":
-            self.held = {**{p: self._feed.positions[p] for p in self._partitions}, partition: before}
+            stands = self._stands()
+            self.held = {**{p: stands[p] for p in self._partitions}, partition: before}
             self._flow.conflate(self, batch)
             self._fell_behind()
         else:
-            self._group.fall_behind(self, (partition,))
+            self.group.fall_behind(self, (partition,))
             self.behind[partition] = before
             self._fell_behind()
+
+    def in_rounds(self, take_whole: Callable[[Reader, Round], bool]) -> None:
+        """From now on have ``take_whole`` called with whole rounds, wherever the reader is live and without a pace."""
+        self.take_whole = take_whole
+        self.group.in_rounds(self._feed.fail)
+
+    def take_round(self, whole: Round, lagging: bool) -> None:
+        """Get a round from the group. ``lagging``: the reader is not live in all partitions of the group."""
+        if self.closed:
+            return
+        if self._ahead:
+            feed = self._feed.positions
+            self._ahead = {p: ahead for p, ahead in self._ahead.items() if p in whole.before or feed[p] < ahead}
+        take_whole = self.take_whole
+        if lagging or self.stale or self._ahead or self.pace is not None:
+            take_whole = None
+        if take_whole is not None and take_whole(self, whole):
+            self._flow.delivered += whole.count
+            return
+        last = {batch.partition: place for place, batch in enumerate(whole.batches)}
+        self._due = dict(whole.before)
+        try:
+            for place, batch in enumerate(whole.batches):
+                before = self._due.pop(batch.partition)
+                if place < last[batch.partition]:
+                    self._due[batch.partition] = batch.end
+                if self.group.is_live(self, batch.partition) and not self.closed:
+                    self.take(batch, before)
+        finally:
+            self._due = NOTHING_DUE
 
     def miss(self, gap: Gap, end: Position) -> None:
         """Get told by the feed that entries are gone, before a slice that ends at ``end``."""
@@ -190,65 +227,20 @@ class Reader:
 
     async def _catch_up(self) -> None:
         try:
-            if self.playback is not None:
-                await self.playback.run(self)
-                self.playback = None
-            while (self.behind or self.stale) and not self.closed:
-                await self._flush()
-                for partition in list(self.behind):
-                    await self._read_on(partition)
+            await CatchUp(self, self._feed, self._log).run()
             if self._lagging and not self.closed:
                 self._lagging = False
                 self.sink.lagging(self, 0)
         finally:
             self._pump = None
 
-    async def _flush(self) -> None:
-        """Send the value of each topic with news: the newest one, or (complete) the one that was last at the start."""
-        newest = self.subscription.policy == "latest"
-        while self.stale and not self.closed:
-            by_partition: dict[Partition, list[Entry]] = {}
-            for topic, entry in list(islice(self.stale.items(), FLUSH_ENTRIES)):
-                partition = entry.record.partition
-                chosen = (self._feed.last_values.get(partition, topic) or entry) if newest else entry
-                by_partition.setdefault(partition, []).append(chosen)
-            for partition, entries in by_partition.items():
-                sent = {entry.record.topic: self.stale.pop(entry.record.topic) for entry in entries}
-                if not self._flow.offer(self, Batch(partition, entries, self._feed.positions[partition], values=True)):
-                    self.stale = {**sent, **self.stale}  # first in turn, or others would take its tokens for ever
-                    await self.until_room()
-                    break
-        self.held = None
-
-    async def _read_on(self, partition: Partition) -> None:
-        after = self.behind[partition]
-        try:
-            part = await self._log.read(partition, after, self._read_limit, READ_BYTES)
-        except Unavailable:
-            await asyncio.sleep(RETRY_S)  # the log is coming back; the publisher counts and reports its absence
-            return
-        if self.closed or partition not in self.behind:
-            return
-        if part.gap is not None:
-            self.sink.missed(self, part.gap)
-            after = part.entries[0].position.before if part.entries else part.end
-        entries = self.wanted(part.entries)
-        if entries:
-            self.behind[partition] = part.end
-            if not self._flow.offer(self, Batch(partition, entries, part.end)):
-                # What was read is read again later: a thousand stalled readers must not keep a slice each.
-                self.behind[partition] = after
-                await self.until_room()
-                return
-        self.behind[partition] = part.end
-        reached = self._feed.positions[partition]
-        if part.end >= reached:
-            del self.behind[partition]
-            if part.end > reached:
-                self._ahead[partition] = part.end
-            self._group.go_live(self, (partition,))
-        elif not part.entries:
-            await asyncio.sleep(0)
+    def join(self, partition: Partition, end: Position) -> None:
+        """Be live in a partition of which everything up to ``end`` has been read, which the feed has reached or will."""
+        self.group.flush()  # what waits there has been read from the log
+        del self.behind[partition]
+        if end > self._feed.positions[partition]:
+            self._ahead[partition] = end
+        self.group.go_live(self, (partition,))
 
     def offer(self, batch: Batch) -> bool:
         """Deliver a batch if the sink and the pace allow it now; False: try again after ``until_room``."""
@@ -271,7 +263,7 @@ class Reader:
 
     def wanted(self, entries: Iterable[Entry]) -> list[Entry]:
         """Those that it selects and that have not expired."""
-        now, selects = self._feed.clock.now(), self._group.selects
+        now, selects = self._feed.clock.now(), self.group.selects
         wanted = []
         for entry in entries:
             if not selects(entry.record.topic):
@@ -289,7 +281,7 @@ class Reader:
         if self.closed:
             return
         self.closed = True
-        self._feed.leave(self, self._group)
+        self._feed.leave(self, self.group)
         if self._timer is not None:
             self._timer.cancel()
         if self._pump is not None:

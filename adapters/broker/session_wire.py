@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from ...entities.errors import ShuttingDown, error_of
 from ...entities.principal import Principal
+from ..client.delivery import SharedFrame
 from ..client.session import CLOSE_FORBIDDEN, CLOSE_TOO_FAST, CLOSE_UNAUTHENTICATED, ClientSession
 from ..client.use_cases import ClientUseCases
 from .wire import WireUser
@@ -39,9 +39,9 @@ class _SessionOutbox:
         self.full = self.full or self._bytes >= OUTBOX_BYTES
         self.filled.set()
 
-    def soon(self, write: Callable[[], None]) -> None:
-        """Call ``write`` at the end of this turn of the event loop."""
-        asyncio.get_running_loop().call_soon(write)
+    def write_shared(self, frame: SharedFrame) -> None:
+        """Put a frame on its way."""
+        self.write(frame.text)
 
     def take(self) -> tuple[bytes, bool]:
         """The next frame, and whether there is room again since it is gone."""

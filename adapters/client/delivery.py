@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ...entities.cursor import Cursor
 from ...entities.position import Partition, Position
 from ...use_cases.feed import Batch, Feed
 from ...use_cases.reader import Reader
+from ...use_cases.round import Round
 from ...use_cases.work import Handout
 from .. import cursor as cursors
 from ..envelope import browser_safe
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from .listening import Listening
 
 FRAME_BYTES: Final = 512 * 1024
+JOINED_BYTES: Final = 64 * 1024
+# Joined envelopes and where a client stands that has got them; None: where the feed stands.
+Part: TypeAlias = tuple[bytes, Mapping[Partition, Position] | None]
+
+
+class SharedFrame:
+    """A text frame for many clients. ``wire``: what a door makes of it, once for all; empty until then."""
+
+    __slots__ = ("text", "wire")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.wire = b""
 
 
 class Piece(NamedTuple):
@@ -54,10 +68,44 @@ class ClientDeliveryAdapter:
             return None
         return self._sign(positions if batch.values else {**positions, batch.partition: end}, scope)
 
-    def frame(self, reader: Reader, form: Listening, bodies: list[bytes]) -> bytes:
-        """One frame of messages that the reader, as it stands, has behind it."""
-        shown = _shown(self.cursor(reader, form.scope))
-        return b"".join((form.head, shown, b',"messages":[', b",".join(bodies), b"]}"))
+    def shared(self, whole: Round, reader: Reader, form: Listening, exact: bool) -> list[SharedFrame]:
+        """The frames of a round for a reader that stands behind it everywhere.
+
+        Whoever has the same principal, the same filters and the same name for the subscription gets the same ones.
+        """
+        key = (exact, form.head, form.scope)
+        frames: list[SharedFrame] | None = whole.encoded.get(key)
+        if frames is None:
+            frames = whole.encoded[key] = []
+            for body, standing in self._parts(whole, reader, exact):
+                cursor = self.cursor(reader, form.scope) if standing is None else self._sign(standing, form.scope)
+                frames.append(SharedFrame(b"".join((form.head, _shown(cursor), b',"messages":[', body, b"]}"))))
+        return frames
+
+    def _parts(self, whole: Round, reader: Reader, exact: bool) -> list[Part]:
+        """The messages of a round, in frames of at most 64 KiB; made once, however many get them."""
+        parts: list[Part] | None = whole.encoded.get(exact)
+        if parts is not None:
+            return parts
+        parts = whole.encoded[exact] = []
+        bodies: list[bytes] = []
+        size = 0
+        standing = {**(reader.positions() or {}), **whole.before}
+        for batch in whole.batches:
+            for entry in batch.entries:
+                body = entry.record.body
+                if not body:
+                    continue
+                if size and size + len(body) > JOINED_BYTES:
+                    parts.append((b",".join(bodies), dict(standing)))
+                    bodies, size = [], 0
+                bodies.append(body if exact else browser_safe(body))
+                size += len(body)
+                standing[batch.partition] = entry.position
+            standing[batch.partition] = batch.end
+        if bodies:
+            parts.append((b",".join(bodies), None))
+        return parts
 
     def pieces(self, batch: Batch, exact: bool) -> list[Piece]:
         """A batch as clients get it; made once, however many they are."""

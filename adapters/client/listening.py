@@ -13,7 +13,7 @@ from ...entities.subscription import Subscription
 from ...use_cases.reader import Reader
 from ...use_cases.work import Handout, Member
 from . import protocol
-from .delivery import FRAME_BYTES
+from .delivery import FRAME_BYTES, SharedFrame
 
 LAG_NOTICE_S: Final = 5.0
 MAX_HANDOUT: Final = 100
@@ -33,8 +33,8 @@ class Outbox(Protocol):
         """Send one text frame."""
         ...
 
-    def soon(self, write: Callable[[], None]) -> None:
-        """Call ``write`` once, before what was written in this turn of the event loop leaves."""
+    def write_shared(self, frame: SharedFrame) -> None:
+        """Send one text frame that others get as well."""
         ...
 
     def close(self, code: int, reason: str) -> None:

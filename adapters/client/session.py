@@ -16,13 +16,13 @@ from ...entities.principal import Principal
 from ...use_cases.feed import Batch
 from ...use_cases.playback import PlaybackTime
 from ...use_cases.reader import Reader
+from ...use_cases.round import Round
 from ...use_cases.work import Member
 from ..timestamps import iso
 from . import protocol
 from .asking import ClientAsking
 from .listening import Listening, Outbox
 from .opening import open_listening
-from .outgoing import ClientOutgoing
 from .publishing import ClientPublishing
 from .use_cases import ClientUseCases
 
@@ -46,7 +46,6 @@ class ClientSession:
         self.principal = principal
         self._publish = ClientPublishing(use_cases, outbox.write, exact)
         self._ask = ClientAsking(use_cases, outbox, exact)
-        self._outgoing = ClientOutgoing(use_cases.delivery, outbox, exact)
         self._listening: dict[str, Listening] = {}
         self._by_reader: dict[Reader, Listening] = {}
         self._names = 0
@@ -107,7 +106,6 @@ class ClientSession:
             self._outbox.close(CLOSE_TOO_FAST, "too fast")
 
     def _answer(self, frame: bytes) -> None:
-        self._outgoing.flush()
         self._outbox.write(frame)
 
     def _renew(self, request: protocol.Auth) -> None:
@@ -154,6 +152,8 @@ class ClientSession:
             reader.playback.told = lambda time: self._ticked(listening, time)
         self._listening[listening.name] = listening
         self._by_reader[reader] = listening
+        if not listening.each:  # who wants a cursor with each message shares none
+            reader.in_rounds(self._deliver_round)
         self._answer(
             protocol.ok(
                 request.ref,
@@ -197,7 +197,6 @@ class ClientSession:
         if listening is None:
             raise RequestInvalid(f"{request.subscription[:40]!a} is no subscription of this connection")
         cursor = None
-        self._outgoing.flush()
         if listening.reader is not None:
             cursor = self._use.delivery.cursor(listening.reader, listening.scope)
         self._end(listening)
@@ -228,11 +227,25 @@ class ClientSession:
     def deliver(self, reader: Reader, batch: Batch) -> bool:
         """Write the batch as frames, unless the client has not taken the earlier ones."""
         listening = self._by_reader.get(reader)
-        if listening is None or not self._outgoing.deliver(listening, reader, batch):
+        if listening is None or self._outbox.full:
             return False
+        for frame in self._use.delivery.frames(batch, reader, listening, self._exact):
+            self._outbox.write(frame)
         listening.knows_cursor = not reader.stale
         listening.told_cursor_at = asyncio.get_running_loop().time()
         self.delivered += len(batch.entries)
+        return True
+
+    def _deliver_round(self, reader: Reader, whole: Round) -> bool:
+        """Write a round as frames that all who get the same share, unless the client has not taken the earlier ones."""
+        listening, outbox = self._by_reader.get(reader), self._outbox
+        if listening is None or outbox.full:
+            return False
+        for frame in self._use.delivery.shared(whole, reader, listening, self._exact):
+            outbox.write_shared(frame)
+        listening.knows_cursor = True
+        listening.told_cursor_at = whole.at
+        self.delivered += whole.count
         return True
 
     def missed(self, reader: Reader, gap: Gap) -> None:
@@ -283,7 +296,6 @@ class ClientSession:
 
     def cursors(self) -> Mapping[str, str | None]:
         """Where each subscription stands, for a client that has to come back."""
-        self._outgoing.flush()
         return {
             listening.name: self._use.delivery.cursor(listening.reader, listening.scope)
             for listening in self._listening.values()
@@ -293,7 +305,6 @@ class ClientSession:
     def close(self) -> None:
         """End everything. What a group member held goes to others once its visibility has passed."""
         self._closed = True
-        self._outgoing.drop()
         self._ask.close()
         for listening in list(self._listening.values()):
             self._end(listening)

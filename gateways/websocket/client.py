@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import CloseCode, Frame
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import BytesLike
 
+from ...adapters.client.delivery import SharedFrame
 from ...adapters.client.session import CLOSE_UNAUTHENTICATED, ClientSession
 from ...adapters.client.use_cases import ClientUseCases
 from .limits import CLOSE_TIMEOUT_S, WebSocketLimits
@@ -32,7 +32,7 @@ class Client:
     """A connected client. ``done``: set once its connection is lost, with the error if it was a fault of ours."""
 
     __slots__ = (
-        "_due", "_leaving", "_limits", "_parts", "_requests", "_row", "_stopped", "_tokens", "_tokens_at", "_unsent",
+        "_leaving", "_limits", "_parts", "_requests", "_row", "_stopped", "_tokens", "_tokens_at", "_unsent",
         "_working",
         "bytes_out", "closing", "connection", "done", "session",
     )  # fmt: skip
@@ -45,7 +45,6 @@ class Client:
         self.bytes_out = 0
         self._limits = limits
         self._unsent = 0
-        self._due: tuple[Callable[[], None], ...] = ()
         self._leaving = False
         self._parts: list[BytesLike] | None = None
         self._requests: deque[bytes] = NONE_YET
@@ -70,22 +69,24 @@ class Client:
         connection.protocol.send_text(frame)
         self.bytes_out += len(frame)
         self._unsent += len(frame)
-        self._leave()
-
-    def soon(self, write: Callable[[], None]) -> None:
-        """Call ``write`` once, before what was written in this turn of the event loop leaves."""
-        self._due = (*self._due, write)
-        self._leave()
-
-    def _leave(self) -> None:
         if not self._leaving:  # all frames of one turn of the event loop leave in one write
             self._leaving = True
             self.connection.loop.call_soon(self._flush)
 
+    def write_shared(self, frame: SharedFrame) -> None:
+        """Send one text frame that others get as well, framed once for all of them."""
+        connection = self.connection
+        if self._leaving or connection.protocol.extensions:  # behind what waits, or compressed for this client
+            self.write(frame.text)
+            return
+        if connection.protocol.state is not State.OPEN or connection.transport.is_closing() or self.closing is not None:
+            return
+        if not frame.wire:
+            frame.wire = Frame(Opcode.TEXT, frame.text).serialize(mask=False)
+        connection.transport.write(frame.wire)  # the event loop joins what is written in one turn
+        self.bytes_out += len(frame.text)
+
     def _flush(self) -> None:
-        due, self._due = self._due, ()
-        for write in due:
-            write()
         self._leaving = False
         was_full = self._unsent > self._limits.outbox_bytes
         self._unsent = 0

@@ -23,6 +23,7 @@ from iotsphere.use_cases.flow_control import MessageFlowControlUseCase
 from iotsphere.use_cases.last_values import LastValues
 from iotsphere.use_cases.publish import MessagePublishUseCase
 from iotsphere.use_cases.reader import Reader
+from iotsphere.use_cases.round import Round
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
 
 DOMAIN = "iotsphere"
@@ -139,6 +140,18 @@ class RecordingSink:
         self.batches.append(batch)
         positions = reader.positions()
         self.cursors.append(None if positions is None else dict(positions))
+        return True
+
+    def take_whole(self, reader: Reader, whole: Round) -> bool:
+        """Take a round, or nothing; where it stands is known at its end only."""
+        if self.room == 0:
+            return False
+        if self.room is not None:
+            self.room -= 1
+        self.batches += whole.batches
+        positions = reader.positions()
+        assert positions is not None
+        self.cursors += [*[None] * (len(whole.batches) - 1), dict(positions)]
         return True
 
     def missed(self, reader: Reader, gap: Gap) -> None:

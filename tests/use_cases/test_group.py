@@ -22,8 +22,8 @@ async def stage() -> AsyncIterator[Stage]:
 
 async def test_who_falls_behind_in_one_partition_is_live_in_the_others_until_it_is_back(stage: Stage) -> None:
     one, two = [await stage.open(RecordingSink(), TELEMETRY) for _ in range(2)]
-    group = one._group
-    assert group is two._group
+    group = one.group
+    assert group is two.group
     first, second = group.partitions
     assert list(group.live(first)) == [one, two]
     group.fall_behind(one, (first,))
@@ -34,7 +34,7 @@ async def test_who_falls_behind_in_one_partition_is_live_in_the_others_until_it_
 
 async def test_who_has_joined_is_handed_nothing_before_it_begins(stage: Stage) -> None:
     reader = await stage.open(RecordingSink(), TELEMETRY)
-    group = reader._group
+    group = reader.group
     group.fall_behind(reader, group.partitions)
     assert [list(group.live(partition)) for partition in group.partitions] == [[], []]
     reader.close()

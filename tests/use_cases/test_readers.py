@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from iotsphere.entities.subscription import Start
 from iotsphere.entities.topic import parse_filter
 from iotsphere.use_cases.ports.message_log import Slice
 from iotsphere.use_cases.reader import Reader
+from iotsphere.use_cases.round import LINGERS_FULLY
 from tests.use_cases.stage import RecordingSink, Stage, by_partition, open_stage, soon
 
 TOPICS = [
@@ -51,6 +53,13 @@ class HesitantLog(MemoryLog):
         return piece
 
 
+def linger(reader: Reader) -> None:
+    """Have the rounds of the reader's group wait for each other, as at a high rate."""
+    outlet = reader.group.outlet
+    assert outlet is not None
+    outlet._rate, outlet._since = LINGERS_FULLY, math.inf
+
+
 def is_live(reader: Reader) -> bool:
     return reader.is_live
 
@@ -69,8 +78,9 @@ class Opened(NamedTuple):
 class Crowd:
     """Readers that come, stall, wake and go by a seeded die."""
 
-    def __init__(self, stage: Stage, rng: random.Random) -> None:
+    def __init__(self, stage: Stage, rng: random.Random, rounds: str | None) -> None:
         self.stage = stage
+        self.rounds = rounds
         self.rng = rng
         self.opened: list[Opened] = []
         self.marks: list[tuple[Opened, int, Places]] = []
@@ -99,6 +109,10 @@ class Crowd:
         sink = RecordingSink(rng.choice((None, 0, 1, 3)))
         await stage.open(sink, *filters, start=start, policy=policy, max_rate=rng.choice((0, 0, 0, 5)))
         assert sink.reader is not None
+        if self.rounds is not None and rng.random() < 0.7:
+            sink.reader.in_rounds(sink.take_whole)
+            if self.rounds == "lingering":
+                linger(sink.reader)
         known = {entry.record.topic: entry for entry in stage.feed.last_values.latest(map(parse_filter, filters))}
         places = sink.reader.held if at != "latest" and policy == "latest" else None
         if at == "latest":
@@ -180,12 +194,13 @@ def check_latest(stage: Stage, one: Opened) -> None:
     assert reached <= allowed | (set(one.known) if one.at != "live" else set())
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_each_reader_gets_exactly_its_messages(seed: int) -> None:
+@pytest.mark.parametrize("rounds", [None, "at once", "lingering"])
+@pytest.mark.parametrize("seed", range(15))
+async def test_each_reader_gets_exactly_its_messages(seed: int, rounds: str | None) -> None:
     rng = random.Random(seed)
     clock = ManualClock()
     async with open_stage(2, clock, HesitantLog(rng, clock)) as stage:
-        crowd = Crowd(stage, rng)
+        crowd = Crowd(stage, rng, rounds)
         await crowd.append(rng.randint(0, 30))
         for _ in range(120):
             await crowd.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
@@ -12,6 +12,7 @@ import pytest
 from iotsphere.adapters.client import listening as client_listening
 from iotsphere.adapters.client import opening
 from iotsphere.adapters.client import publishing as client_publishing
+from iotsphere.adapters.client.delivery import SharedFrame
 from iotsphere.adapters.client.session import ClientSession
 from iotsphere.entities.errors import LogFull, LogUnavailable
 from iotsphere.entities.message import Record
@@ -37,8 +38,8 @@ class Outbox:
     def write(self, frame: bytes) -> None:
         self.frames.append(orjson.loads(frame))
 
-    def soon(self, write: Callable[[], None]) -> None:
-        write()
+    def write_shared(self, frame: SharedFrame) -> None:
+        self.write(frame.text)
 
     def close(self, code: int, reason: str) -> None:
         self.closed = self.closed or (code, reason)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from iotsphere.gateways.websocket import WebSocketLimits
-from iotsphere.use_cases.reader import READ_BYTES
+from iotsphere.use_cases.catch_up import READ_BYTES
 from tests.client.house import TOPIC, Door, House, open_door, open_house, values
 from tests.client.raw import TEXT, RawClient
 from tests.support.waiting import until
