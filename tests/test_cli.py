@@ -4,64 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+import pytest_asyncio
 
 import iotsphere
-from iotsphere.cli import app
 
-from .support.gateway import ROOT, Gateway
+from .support.command_line import iotsphere_command, iotsphere_process
+from .support.gateway import Gateway
 
-COMMANDS = (
-    "up", "run", "token", "publish", "tail", "ledger", "trace", "device add", "device list", "device remove",
-    "dead-letters list", "dead-letters show", "dead-letters redrive", "dead-letters discard",
-    "shadow get", "shadow set", "shadow delete", "shadow history",
-    "command send", "command show", "command cancel", "command list", "spark", "console",
-)  # fmt: skip
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def iotsphere_command(*words: str, expect: int = 0, cwd: Path | None = None) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200", "NO_COLOR": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "iotsphere", *words,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=cwd,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == expect, f"{words} ended with {process.returncode}: {out.decode()}{err.decode()}"
-    return out.decode() if expect == 0 else err.decode()
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    running = Gateway(tmp_path / "data")
-    await running.start()
-    try:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    async with Gateway(tmp_path_factory.mktemp("cli") / "data") as running:
         yield running
-    finally:
-        if running._process is not None:
-            await running.terminate()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """One to be stopped."""
+    async with Gateway(tmp_path / "data") as running:
+        yield running
 
 
 async def test_version() -> None:
-    assert await iotsphere_command("--version") == f"iotsphere {iotsphere.__version__}\n"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
-    told = CliRunner().invoke(app, [*command.split(), "--help"])
-    assert told.exit_code == 0
-    assert "Usage:" in told.stdout
+    assert await iotsphere_process("--version") == f"iotsphere {iotsphere.__version__}\n"
 
 
 async def mosquitto_pub(gateway: Gateway, credential: dict[str, str], metric: str, payload: str) -> None:
@@ -81,14 +57,14 @@ def envelopes(lines: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-async def test_from_a_device_to_the_terminal_and_across_a_restart(gateway: Gateway) -> None:
-    data = str(gateway.data)
-    added = json.loads(await iotsphere_command("device", "add", "sensor-1", "--data", data, "--json"))
+async def test_from_a_device_to_the_terminal_and_across_a_restart(own_gateway: Gateway) -> None:
+    data = str(own_gateway.data)
+    added = json.loads(await iotsphere_process("device", "add", "sensor-1", "--data", data, "--json"))
     assert set(added) == {"device_id", "username", "password"}
     assert added["device_id"] == "sensor-1"
-    await mosquitto_pub(gateway, added, "temperature", "21.5")
-    await mosquitto_pub(gateway, added, "temperature", "21,5")
-    told = await iotsphere_command(
+    await mosquitto_pub(own_gateway, added, "temperature", "21.5")
+    await mosquitto_pub(own_gateway, added, "temperature", "21,5")
+    told = await iotsphere_process(
         "tail", "iotsphere/devices/+/telemetry/#", "--from", "earliest", "--count", "1", "--data", data, "--json"
     )
     [message] = envelopes(told)
@@ -108,19 +84,19 @@ async def test_from_a_device_to_the_terminal_and_across_a_restart(gateway: Gatew
     ledger = json.loads(await iotsphere_command("ledger", "--data", data, "--json"))
     assert ledger["readers"]
     assert all(row["imbalance"] == 0 for row in ledger["readers"])
-    heads, *rows = (await iotsphere_command("ledger", "--data", data)).splitlines()
+    heads, *rows = (await iotsphere_process("ledger", "--data", data)).splitlines()
     assert heads.split()[3:] == [
         "accepted", "applied", "superseded", "expired", "dead-lettered", "lost", "pending", "imbalance",
     ]  # fmt: skip
     assert all(row.split()[2:] == ["telemetry", "1", "1", *"000000"] for row in rows if "last-values / telem" in row)
 
-    assert await gateway.terminate() == 0
-    await gateway.start()
+    assert await own_gateway.terminate() == 0
+    await own_gateway.start()
     again = await iotsphere_command(
         "tail", "iotsphere/devices/+/telemetry/#", "--from", "latest", "--count", "1", "--data", data, "--json"
     )
     assert envelopes(again) == [message]
-    await mosquitto_pub(gateway, added, "temperature", "22")
+    await mosquitto_pub(own_gateway, added, "temperature", "22")
     newer = await iotsphere_command(
         "tail", "iotsphere/devices/sensor-1/telemetry/#", "--from", "earliest", "--count", "2", "--data", data, "--json"
     )
@@ -178,23 +154,23 @@ async def test_devices_are_listed_and_removed(gateway: Gateway) -> None:
     assert (await iotsphere_command("device", "remove", "a", "--data", data, expect=2)).startswith("not_found: ")
 
 
-async def test_secrets_are_private_and_a_public_file_is_refused(gateway: Gateway) -> None:
-    secrets = gateway.data / "secrets.json"
+async def test_secrets_are_private_and_a_public_file_is_refused(own_gateway: Gateway) -> None:
+    secrets = own_gateway.data / "secrets.json"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    await gateway.terminate()
+    await own_gateway.terminate()
     secrets.chmod(0o644)
-    told = await iotsphere_command("device", "list", "--data", str(gateway.data), expect=2)
+    told = await iotsphere_command("device", "list", "--data", str(own_gateway.data), expect=2)
     assert "chmod 600" in told
     secrets.chmod(0o600)
 
 
 async def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
-    told = await iotsphere_command("tail", "iotsphere/#", "--data", str(tmp_path), expect=1)
+    told = await iotsphere_process("tail", "iotsphere/#", "--data", str(tmp_path), expect=1)
     assert "iotsphere up" in told
 
 
 async def test_a_second_gateway_on_the_same_data_is_refused(gateway: Gateway) -> None:
-    told = await iotsphere_command(
+    told = await iotsphere_process(
         "up", "--data", str(gateway.data), "--mqtt", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--http", "127.0.0.1:0",
         expect=1,
     )  # fmt: skip
@@ -203,14 +179,14 @@ async def test_a_second_gateway_on_the_same_data_is_refused(gateway: Gateway) ->
 
 async def test_a_port_in_use_is_named(gateway: Gateway, tmp_path: Path) -> None:
     host, port = gateway.mqtt
-    told = await iotsphere_command("up", "--data", str(tmp_path / "other"), "--mqtt", f"{host}:{port}", expect=2)
+    told = await iotsphere_process("up", "--data", str(tmp_path / "other"), "--mqtt", f"{host}:{port}", expect=2)
     assert f"{host}:{port}" in told
     assert "--mqtt" in told
 
 
 @pytest.mark.parametrize("words", [("run", "cook"), ("up", "--log", "mongodb://x"), ("up", "--mqtt", "nowhere")])
 async def test_bad_words_are_refused_with_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
-    told = await iotsphere_command(*words, "--data", str(tmp_path), expect=2)
+    told = await iotsphere_process(*words, "--data", str(tmp_path), expect=2)
     assert told.startswith("request_invalid: ")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from iotsphere.cli.remedies import NEXT, remedy
 
+from .test_cli_help import COMMANDS
+
 
 @pytest.mark.parametrize(
     ("code", "line", "command"),
@@ -30,8 +32,6 @@ def test_the_command_that_leads_on_is_named(code: str, line: str, command: str |
 
 
 def test_each_remedy_is_a_command_that_there_is() -> None:
-    from .test_cli import COMMANDS
-
     for _, command in NEXT.values():
         words = shlex.split(command)
         assert words[0] == "iotsphere"

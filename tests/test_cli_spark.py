@@ -21,8 +21,8 @@ from iotsphere.drivers.spark.jobs import JOBS
 from iotsphere.drivers.spark.progress import Progress
 from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed, RequestInvalid
 
+from .support.command_line import iotsphere_command
 from .support.gateway import ROOT, Gateway
-from .test_cli import iotsphere_command
 
 
 async def test_jobs_and_their_options_are_listed() -> None:

@@ -1,4 +1,4 @@
-"""Shadows and commands from the terminal: real processes against a running gateway, their output and their exit codes."""
+"""Shadows and commands from the terminal, against a running gateway: what is printed, and the exit codes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from .cases.twins import twin
+from .support.command_line import iotsphere_command, iotsphere_process
 from .support.gateway import Gateway
-from .test_cli import iotsphere_command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -105,7 +105,8 @@ async def test_the_exit_code_tells_how_a_command_ended(gateway: Gateway) -> None
         sent = await facts(gateway, "command", "send", "cli-broken", '{"n": 1}')
         await device.until("commands/request", 1)
         await device.answer(sent["commandId"], {"status": "failed", "reason": "stuck\u001b[31m"})
-        assert await told(gateway, "command", "show", sent["commandId"], "--wait", "30", expect=3) == ""
+        waiting = ("command", "show", sent["commandId"], "--wait", "30", "--data", str(gateway.data))
+        assert await iotsphere_process(*waiting, expect=3) == ""
         shown = (await told(gateway, "command", "show", sent["commandId"])).splitlines()[0]
         assert shown.endswith('{"n": 1}  {"reason": "stuck\\u001b[31m"}')
 
