@@ -104,6 +104,18 @@ def generation(folder: Path) -> tuple[Path, Note] | None:
         raise RequestInvalid(f"{location / NOTE} cannot be read ({error}): restore it, or delete {location}") from error
 
 
+def is_used(folder: Path) -> bool:
+    """Tell whether a process uses a checkpoint now."""
+    try:
+        with (folder / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def recorded(location: Path) -> Offsets | None:
     """The end of the last batch that was committed in a generation: up to there everything is in the sinks."""
     number = _latest(location / "commits")

@@ -79,6 +79,7 @@ def spark(
     source: Annotated[list[str] | None, typer.Option("--source", help="NAME=VALUE, an option of the source")] = None,
     every: Annotated[float, typer.Option(min=0, help="Seconds between the beginnings of two batches")] = 1.0,
     maintain: Annotated[bool, typer.Option("--maintain", help="Only tidy what the job keeps")] = False,
+    lag: Annotated[bool, typer.Option("--lag", help="Only tell what waits for each job, and how long it can")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the jobs, or the options of one")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show everything about an error")] = False,
     as_json: AsJson = False,
@@ -91,7 +92,7 @@ def spark(
     batches; nothing is lost or done twice.
 
     Exit codes: 0 done, or stopped on request; 1 try again; 2 refused; 3 messages are gone, and the range is said; 4 the
-    job failed.
+    job failed; 5 with --lag: retention will soon pass what waits for a job.
     """
     asked = Asked(
         start=start, end=end, follow=follow, checkpoint=checkpoint, migrate=migrate, master=master, domain=domain,
@@ -99,6 +100,11 @@ def spark(
         every=every, maintain=maintain, as_json=as_json,
     )  # fmt: skip
     try:
+        if lag:
+            _load(job or "lake")  # says what is missing
+            from .spark_lag import show
+
+            raise typer.Exit(show(settings_of(log=log, data=data), job, checkpoint, as_json))
         if list_ or job is None:
             _list(job, as_json)
         else:
