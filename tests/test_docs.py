@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUN = re.compile(r"<!-- run(: gateway)? -->")
 FENCE = re.compile(r"(```+)(\w*)\s*\Z")
-SECONDS = 60
+SECONDS = 240  # for one command, on a machine that does much else
 
 
 @dataclass
@@ -141,6 +141,7 @@ EXAMPLES = {page.relative_to(ROOT).as_posix(): runnable(page.read_text(encoding=
 MARKED = sorted(name for name, blocks in EXAMPLES.items() if blocks)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", MARKED)
 async def test_examples_do_what_the_page_says(page: str, tmp_path: Path) -> None:
     await run_page(EXAMPLES[page], tmp_path)

@@ -136,14 +136,12 @@ async def test_a_client_that_only_asks_and_never_reads_is_not_served_without_end
 
 async def test_pings_are_charged_like_messages(house: House) -> None:
     device = await house.device("d1")
-    house.rates = RateLimit(Rate(500, 0, burst=0.2), Rate(0, 0))
+    house.rates = RateLimit(Rate(100, 0, burst=1), Rate(0, 0))
     async with Peer(await house.door()) as peer:
         await peer.connect(device)
-        peer.send(*[p.PingReq()] * 300)
-        await peer.take(p.PingResp, 300)
-        peer.send(p.PingReq())
-        await until(lambda: house.gateway.counts["paused_for_rate"], "it is read no further")
-        await peer.expect(p.PingResp)
+        while not house.gateway.counts["paused_for_rate"]:  # until it is read no further
+            peer.send(*[p.PingReq()] * 100)
+            await peer.take(p.PingResp, 100)
         await peer.ping()
 
 
@@ -162,6 +160,7 @@ async def test_topics_without_end_leave_the_memory_of_topics_bounded(house: Hous
         assert not [name for name in house.gateway.counts if "m1" in name or "d1" in name]
 
 
+@pytest.mark.timeout(400)
 async def test_d6_a_thousand_idle_connections(house: House) -> None:
     """They cost little, and one more client is served as if they were not there."""
     device = await house.device("d1")
@@ -186,4 +185,4 @@ async def test_d6_a_thousand_idle_connections(house: House) -> None:
         assert (await peer.expect(p.Ack)).reason == 0
     for writer in writers:
         writer.close()
-    await until(lambda: house.gateway.connections == 0, "all are gone")
+    await until(lambda: house.gateway.connections == 0, "all are gone", 200)
