@@ -7,11 +7,12 @@ of message id and topic, the message id, the topic and the body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final, overload
 from zlib import crc32
 
-from ..entities.message import Entry, Record
+from ..entities.message import Entry, Record, StoredEntries
 from ..entities.position import Partition, Position
 
 _HEAD: Final = struct.Struct("<BBqqqHH")
@@ -22,6 +23,8 @@ _RETAIN: Final = 1
 _MINTED: Final = 2
 _QOS: Final = 2  # of the bits that say how much less than 2 the QoS is, so that older records have 2
 _START: Final = _CRC.size + _HEAD.size
+_TAIL: Final = struct.Struct("<qHH")  # of the head: expires_at and the lengths
+_TAIL_AT: Final = _START - _TAIL.size
 # What lies before the message id, for those who read many records at a time: names, and types as NumPy writes them.
 LAYOUT: Final = (
     ("crc", "<u4"),
@@ -57,6 +60,10 @@ def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
     # A copy of the rest is cheaper than a view of it, up to tens of kilobytes.
     if len(stored) < _START or _CRC.unpack_from(stored)[0] != crc32(stored[4:]):
         raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: checksum mismatch")
+    return _open(stored, partition, position)
+
+
+def _open(stored: bytes, partition: Partition, position: Position) -> Entry:
     form, flags, appended_at, timestamp, expires_at, id_length, topic_length = _HEAD.unpack_from(stored, 4)
     if form != _FORMAT:
         raise CorruptRecord(f"{partition} {position.epoch}-{position.offset}: unknown record format {form}")
@@ -84,7 +91,13 @@ def unpack(stored: bytes, partition: Partition, position: Position) -> Entry:
     return _new(Entry, (position, appended_at, _new(Record, facts)))
 
 
-class Packed(Sequence[Entry]):
+def _places(before: Position, numbers: Iterable[int]) -> list[Position]:
+    epoch, offset = before
+    offsets = map((offset + 1).__add__, numbers)
+    return list(map(_new, repeat(Position), zip(repeat(epoch), offsets)))
+
+
+class Packed(StoredEntries):
     """Consecutive records as they are stored, all sound; each becomes an entry only where somebody looks at it.
 
     ``before``: the position before the first. Raises CorruptRecord when one of them is damaged.
@@ -105,7 +118,7 @@ class Packed(Sequence[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         epoch, before = self.before
         for offset, one in enumerate(self.stored, before + 1):
-            yield unpack(one, self.partition, Position(epoch, offset))
+            yield _open(one, self.partition, Position(epoch, offset))
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -115,7 +128,38 @@ class Packed(Sequence[Entry]):
         if isinstance(index, slice):
             return list(self)[index]
         place = range(len(self.stored))[index]
-        return unpack(self.stored[place], self.partition, Position(self.before.epoch, self.before.offset + 1 + place))
+        return _open(self.stored[place], self.partition, Position(self.before.epoch, self.before.offset + 1 + place))
+
+    def select(self, selects: Callable[[str], bool], now: int) -> tuple[StoredEntries, Sequence[Entry]]:
+        """Without taking apart more than what is asked for."""
+        chosen: list[int] = []
+        bodies: list[bytes] = []
+        expired: list[Entry] = []
+        known: dict[bytes, bool] = {}
+        for place, one in enumerate(self.stored):
+            expires_at, id_length, topic_length = _TAIL.unpack_from(one, _TAIL_AT)
+            start = _START + id_length
+            end = start + topic_length
+            topic = one[start:end]
+            wanted = known.get(topic)
+            if wanted is None:
+                wanted = known[topic] = selects(topic.decode())
+            if not wanted:
+                continue
+            if 0 < expires_at <= now:
+                expired.append(self[place])
+                continue
+            chosen.append(place)
+            bodies.append(one[end:])
+        return Chosen(self, chosen, bodies), expired
+
+    def bodies(self) -> Sequence[bytes]:
+        """The body of each."""
+        return self.select(lambda _: True, 0)[0].bodies()
+
+    def positions(self) -> Sequence[Position]:
+        """The position of each."""
+        return _places(self.before, range(len(self.stored)))
 
     @property
     def size(self) -> int:
@@ -148,3 +192,45 @@ def _is_readable(stored: bytes) -> bool:
     except CorruptRecord:
         return False
     return True
+
+
+class Chosen(StoredEntries):
+    """Some of the records of a ``Packed``, by their ``places`` there."""
+
+    __slots__ = ("_bodies", "_packed", "_places")
+
+    def __init__(self, packed: Packed, places: Sequence[int], bodies: Sequence[bytes]) -> None:
+        self._packed = packed
+        self._places = places
+        self._bodies = bodies
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(self._packed.__getitem__, self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(index, slice):
+            return [self._packed[place] for place in self._places[index]]
+        return self._packed[self._places[index]]
+
+    def select(self, selects: Callable[[str], bool], now: int) -> tuple[StoredEntries, Sequence[Entry]]:
+        """Those of them that are selected and have not expired, and those that have."""
+        wanted = [place for place in self._places if selects(self._packed[place].record.topic)]
+        expired = [place for place in wanted if 0 < self._packed[place].record.expires_at <= now]
+        places = [place for place in wanted if place not in expired]
+        bodies = [self._packed[place].record.body for place in places]
+        return Chosen(self._packed, places, bodies), [self._packed[place] for place in expired]
+
+    def bodies(self) -> Sequence[bytes]:
+        """The body of each."""
+        return self._bodies
+
+    def positions(self) -> Sequence[Position]:
+        """The position of each."""
+        return _places(self._packed.before, self._places)

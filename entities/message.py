@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -83,3 +85,26 @@ class Entry(NamedTuple):
     position: Position
     appended_at: int
     record: Record
+
+
+class StoredEntries(Sequence[Entry]):
+    """Entries of one partition as they are stored, all sound; each is taken apart only where somebody looks at it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def select(self, selects: Callable[[str], bool], now: int) -> tuple[StoredEntries, Sequence[Entry]]:
+        """Those whose topic is selected and that have not expired by ``now`` (ms), and those that have."""
+
+    @abstractmethod
+    def bodies(self) -> Sequence[bytes]:
+        """The body of each."""
+
+    @abstractmethod
+    def positions(self) -> Sequence[Position]:
+        """The position of each."""
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as lists have none

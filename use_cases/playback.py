@@ -215,9 +215,10 @@ class Playback:
         part = await self._log.read(lane.partition, after, READ_ENTRIES, READ_AHEAD_BYTES // len(self._lanes))
         if part.gap is not None:
             reader.sink.missed(reader, part.gap)
-        lane.ahead.extend(reader.wanted(part.entries))
+        entries = list(part.entries)
+        lane.ahead.extend(reader.wanted(entries))
         # Times may step back where a clock was set back: the latest one is what is known.
-        lane.known = max([lane.known, *(entry.appended_at for entry in part.entries)]) if part.entries else now
+        lane.known = max([lane.known, *(entry.appended_at for entry in entries)]) if entries else now
         reader.behind[lane.partition] = lane.ahead[0].position.before if lane.ahead else part.end
 
     async def _deliver(self, reader: Reader, time: float) -> bool:

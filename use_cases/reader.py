@@ -8,10 +8,10 @@ between and nothing comes twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ..entities.message import Entry
+from ..entities.message import Entry, StoredEntries
 from ..entities.position import Gap, Partition, Position
 from ..entities.subscription import Subscription
 from .catch_up import CatchUp
@@ -261,19 +261,20 @@ class Reader:
         known, now = self._feed.last_values.latest(self.subscription.filters), self._feed.clock.now()
         return [entry for entry in known if not 0 < entry.record.expires_at <= now]
 
-    def wanted(self, entries: Iterable[Entry]) -> list[Entry]:
+    def wanted(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Those that it selects and that have not expired."""
         now, selects = self._feed.clock.now(), self.group.selects
-        wanted = []
-        for entry in entries:
-            if not selects(entry.record.topic):
-                continue
-            if 0 < entry.record.expires_at <= now:
-                self._feed.expired += 1
-                if self.passed is not None:
-                    self.passed(entry)
-                continue
-            wanted.append(entry)
+        if isinstance(entries, StoredEntries):
+            wanted: Sequence[Entry]
+            wanted, expired = entries.select(selects, now)
+        else:
+            chosen = [entry for entry in entries if selects(entry.record.topic)]
+            wanted = [entry for entry in chosen if not 0 < entry.record.expires_at <= now]
+            expired = [entry for entry in chosen if 0 < entry.record.expires_at <= now]
+        self._feed.expired += len(expired)
+        if self.passed is not None:
+            for entry in expired:
+                self.passed(entry)
         return wanted
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from . import protocol
 from .delivery import FRAME_BYTES, SharedFrame
 
 LAG_NOTICE_S: Final = 5.0
+CURSOR_NOTICE_S: Final = 30.0
 MAX_HANDOUT: Final = 100
 RETRY_S: Final = 0.5
 KEEP_EVERY: Final = 0.1  # of the visibility
@@ -85,6 +86,15 @@ class Listening:
             self.reader.close()
         if self.task is not None:
             self.task.cancel()
+
+    def told_cursor(self, now: float, known: bool = True) -> None:
+        """Take note that the client was told where it stands, or (not ``known``) that it cannot know yet."""
+        self.knows_cursor = known
+        self.told_cursor_at = now
+
+    def cursor_due(self, now: float) -> bool:
+        """Whether to tell a client where it stands that has heard nothing for a while."""
+        return not self.knows_cursor or now - self.told_cursor_at >= CURSOR_NOTICE_S
 
     def lag_notice(self, lag: int, now: float) -> bytes | None:
         """What to tell a client that is ``lag`` messages behind (0: no longer); at most every five seconds.

@@ -26,8 +26,6 @@ from .opening import open_listening
 from .publishing import ClientPublishing
 from .use_cases import ClientUseCases
 
-CURSOR_NOTICE_S: Final = 30.0
-
 CLOSE_NOT_UTF8: Final = 1007  # RFC 6455 section 8.1
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
@@ -42,6 +40,7 @@ class ClientSession:
     ) -> None:
         self._use = use_cases
         self._outbox = outbox
+        self._answer = outbox.write
         self._exact = exact
         self.principal = principal
         self._publish = ClientPublishing(use_cases, outbox.write, exact)
@@ -105,9 +104,6 @@ class ClientSession:
         elif self._publish.flooding:
             self._outbox.close(CLOSE_TOO_FAST, "too fast")
 
-    def _answer(self, frame: bytes) -> None:
-        self._outbox.write(frame)
-
     def _renew(self, request: protocol.Auth) -> None:
         principal = self._use.authenticate.token(request.token)
         if self.principal is not None and principal.identity != self.principal.identity:
@@ -146,8 +142,7 @@ class ClientSession:
             reader.close()
             return
         listening.reader = reader
-        listening.knows_cursor = not reader.stale
-        listening.told_cursor_at = asyncio.get_running_loop().time()
+        listening.told_cursor(asyncio.get_running_loop().time(), not reader.stale)
         if reader.playback is not None:
             reader.playback.told = lambda time: self._ticked(listening, time)
         self._listening[listening.name] = listening
@@ -231,8 +226,7 @@ class ClientSession:
             return False
         for frame in self._use.delivery.frames(batch, reader, listening, self._exact):
             self._outbox.write(frame)
-        listening.knows_cursor = not reader.stale
-        listening.told_cursor_at = asyncio.get_running_loop().time()
+        listening.told_cursor(asyncio.get_running_loop().time(), not reader.stale)
         self.delivered += len(batch.entries)
         return True
 
@@ -243,8 +237,7 @@ class ClientSession:
             return False
         for frame in self._use.delivery.shared(whole, reader, listening, self._exact):
             outbox.write_shared(frame)
-        listening.knows_cursor = True
-        listening.told_cursor_at = whole.at
+        listening.told_cursor(whole.at)
         self.delivered += whole.count
         return True
 
@@ -284,14 +277,11 @@ class ClientSession:
             return
         now = asyncio.get_running_loop().time()
         for listening in self._listening.values():
-            if listening.reader is None or (
-                listening.knows_cursor and now - listening.told_cursor_at < CURSOR_NOTICE_S
-            ):
+            if listening.reader is None or not listening.cursor_due(now):
                 continue
             cursor = self._use.delivery.cursor(listening.reader, listening.scope)
             if cursor is not None:
-                listening.knows_cursor = True
-                listening.told_cursor_at = now
+                listening.told_cursor(now)
                 self._answer(listening.head + b'"' + cursor.encode() + b'","messages":[]}')
 
     def cursors(self) -> Mapping[str, str | None]:

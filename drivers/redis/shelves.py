@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from itertools import repeat
 from typing import Any, Final
 
-from ...adapters.record import CorruptRecord, unpack
+from ...adapters.record import CorruptRecord, Packed, unpack
 from ...entities.errors import UnknownDomain
 from ...entities.message import Entry
 from ...entities.position import Bounds, Gap, Partition, Position
@@ -233,11 +233,11 @@ def _slice(partition: Partition, bodies: Sequence[bytes], before: Position, gap:
     """The slice of records that follow a position without a hole in one epoch."""
     epoch, offset = before
     try:
-        entries = list(map(unpack, bodies, repeat(partition), places(before, len(bodies))))
+        entries = Packed(partition, before, bodies)
     except CorruptRecord:
         ids = [b"%d-%d" % (epoch, offset + 1 + index) for index in range(len(bodies))]
         return _mixed(partition, ids, bodies, before, gap)
-    return Slice(partition, entries, entries[-1].position, gap)
+    return Slice(partition, entries, Position(epoch, offset + len(bodies)), gap)
 
 
 def _mixed(partition: Partition, ids: Sequence[bytes], bodies: Sequence[Any], here: Position, gap: Gap | None) -> Slice:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iotsphere.adapters.record import CorruptRecord, pack, unpack
-from iotsphere.entities.message import Record
+from iotsphere.adapters.record import CorruptRecord, Packed, pack, unpack
+from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.position import Partition, Position
 
 PARTITION = Partition("iotsphere", "telemetry", 3)
@@ -77,3 +77,30 @@ def test_the_layout_stays() -> None:
 def test_texts_beyond_the_layout_are_refused(message_id: str, topic: str) -> None:
     with pytest.raises(struct.error):
         pack(Record(PARTITION, topic, message_id, b"", 0), 0)
+
+
+@given(st.lists(records, max_size=8), st.sampled_from(("", "a", "b")), st.integers(-5, 5))
+def test_what_is_passed_on_is_what_taking_apart_would_choose(kept: list[Record], letter: str, now: int) -> None:
+    # Few topics and times, so that some of each kind are there.
+    kept = [one._replace(topic=one.topic[:1], expires_at=one.expires_at % 9) for one in kept]
+    packed = Packed(PARTITION, POSITION, [pack(one, 7) for one in kept])
+    entries = [Entry(Position(POSITION.epoch, POSITION.offset + place), 7, one) for place, one in enumerate(kept, 1)]
+    assert packed == entries
+    assert entries == packed
+    assert packed != [*entries, *entries, None]
+
+    def selects(topic: str) -> bool:
+        return topic >= letter
+
+    wanted = [one for one in entries if selects(one.record.topic)]
+    late = [one for one in wanted if 0 < one.record.expires_at <= now]
+    rest = [one for one in wanted if one not in late]
+    for again in (packed, packed.select(lambda _: True, 0)[0]):
+        chosen, expired = again.select(selects, now)
+        assert (list(chosen), list(expired)) == (rest, late)
+        assert len(chosen) == len(rest)
+        assert chosen[1:] == rest[1:]
+        assert list(chosen.bodies()) == [one.record.body for one in rest]
+        assert list(chosen.positions()) == [one.position for one in rest]
+    assert list(packed.positions()) == [one.position for one in entries]
+    assert list(packed.bodies()) == [one.record.body for one in entries]

@@ -10,6 +10,7 @@ import pytest
 
 from iotsphere.adapters.client.delivery import FRAME_BYTES, ClientDeliveryAdapter
 from iotsphere.adapters.client.listening import Listening
+from iotsphere.adapters.record import Packed, pack
 from iotsphere.entities.cursor import Cursor
 from iotsphere.entities.errors import CursorInvalid
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES, Entry
@@ -165,3 +166,22 @@ def test_deliveries_are_cut_like_messages(stage: Stage) -> None:
     assert [(item["delivery"], item["attempt"]) for item in items] == [(h.token, h.attempt) for h in handouts]
     assert items[0]["message"]["payload"]["value"] == str(2**60)
     assert {orjson.loads(frame)["subscription"] for frame in made} == {"s4"}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+async def test_stored_records_are_passed_on_in_the_frames_that_entries_make(stage: Stage, exact: bool) -> None:
+    delivery = ClientDeliveryAdapter(stage.feed, KEY)
+    listening, _ = await listen(stage, each=True)
+    values = [1, 2**60, 3, "9" * 20]
+    for sizes in ([0, 0, 0, 0], [200_000] * 4):
+        kept = [stage.record(TOPIC, body(value, size)) for value, size in zip(values, sizes, strict=True)]
+        if not sizes[0]:
+            kept.insert(2, kept[0]._replace(body=b""))
+        packed = Packed(P0, Position(1, 0), [pack(record, 5) for record in kept])
+        for chosen in (packed, packed[1:], packed.select(lambda _: True, 1)[0]):
+            entries = list(chosen)
+            made = [
+                frames(delivery, Batch(P0, form, entries[-1].position), listening, exact) for form in (chosen, entries)
+            ]
+            assert made[0] == made[1]
+            assert len(made[0]) == (2 if sizes[0] else 1)

@@ -226,7 +226,7 @@ async def test_draining_hands_out_cursors_and_refuses_newcomers(house: House) ->
 
 async def test_quiet_subscriptions_are_told_where_they_stand(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "CHECK_EVERY_S", 0.02)
-    monkeypatch.setattr("iotsphere.adapters.client.session.CURSOR_NOTICE_S", 0.05)
+    monkeypatch.setattr("iotsphere.adapters.client.listening.CURSOR_NOTICE_S", 0.05)
     async with open_door(house) as door:
         client = await door.connect()
         first = (await client.subscribe(OTHER))["cursor"]
