@@ -71,7 +71,7 @@ class Case:
         options = self.job.settings(OPTIONS.get(self.name, {}) | given)
         return Run(options, "parity", self.following, self.folder / "out", str(self.folder))
 
-    def work(self, keep: Callable[[DataFrame, int], None]) -> None:
+    def work(self, keep: Callable[[DataFrame, int], object]) -> None:
         """Run the job's transform, in batch or in stream, and hand over what it makes."""
         run, job = self.run(), self.job
         if not self.following:
@@ -133,7 +133,7 @@ def _rows(case: Case, connection: duckdb.DuckDBPyConnection) -> None:
 
 def _lake(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     run = case.run()
-    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    case.work(lambda frame, number: case.job.write(frame, run, number))
     connection.register("lake", DeltaTable(str(run.output)).to_pyarrow_dataset())
     one, other = truths.LAKE + "readings", truths.LAKE + "lake"
     apart = [f"SELECT count(*) FROM (({a}) EXCEPT ALL ({b}))" for a, b in ((one, other), (other, one))]
@@ -205,7 +205,7 @@ def _health(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
 
 def _quality(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     run = case.run()
-    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    case.work(lambda frame, number: case.job.write(frame, run, number))
     if case.following:
         quality.tick(case.run(every_s="0"))
     kept = f"{run.output}/findings.parquet"
@@ -218,7 +218,7 @@ def _quality(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
 
 def _report(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     run = case.run()
-    case.work(lambda frame, number: _ignored(case.job.write(frame, run, number)))
+    case.work(lambda frame, number: case.job.write(frame, run, number))
     kept = case.spark.read.schema(SPARK_SCHEMA).parquet(str(case.files))
     if case.following:
         assert report.tick(case.run(every_s="0")) == {"pages": 1}
@@ -260,10 +260,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], texts: int) -> p
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     kinds = [pa.string() if number < texts else None for number in range(len(names))]
     return pa.table({name: pa.array(column, kind) for name, column, kind in zip(names, columns, kinds, strict=True)})
-
-
-def _ignored(_: object) -> None:
-    """What a batch counted is not of interest here."""
 
 
 CHECKS: Final[dict[str, Callable[[Case, duckdb.DuckDBPyConnection], Parity]]] = {
