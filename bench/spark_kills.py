@@ -42,6 +42,16 @@ class Held:
 
 def survive(log: str, folder: Path, spots: Sequence[str], per_batch: int, seed: int = 1) -> Held:
     """Run the stream, kill it at each of the spots, let it end at last, and count. Raises RuntimeError."""
+    kill(log, folder, spots, per_batch, seed)
+    with _stream(log, folder, WHOLE) as child:
+        printed, told = child.communicate(timeout=4 * SECONDS)
+        if child.returncode != 0 or '"ended"' not in printed:
+            raise RuntimeError(told[-4_000:])
+    return held_in(folder / "lake")
+
+
+def kill(log: str, folder: Path, spots: Sequence[str], per_batch: int, seed: int = 1) -> None:
+    """Run the stream and kill it at each of the spots. Raises RuntimeError."""
     rng = random.Random(seed)
     lake = folder / "lake"
     for spot in spots:
@@ -51,11 +61,6 @@ def survive(log: str, folder: Path, spots: Sequence[str], per_batch: int, seed: 
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    with _stream(log, folder, WHOLE) as child:
-        printed, told = child.communicate(timeout=4 * SECONDS)
-        if child.returncode != 0 or '"ended"' not in printed:
-            raise RuntimeError(told[-4_000:])
-    return held_in(lake)
 
 
 def held_in(lake: Path) -> Held:

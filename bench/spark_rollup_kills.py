@@ -39,6 +39,16 @@ class Sums(NamedTuple):
 
 def survive(data: Path, database: str, folder: Path, spots: Sequence[str], per_batch: int) -> Sums:
     """Run the stream, kill it at each of the spots, let it end at last, and add up. Raises RuntimeError."""
+    kill(data, database, folder, spots, per_batch)
+    with _stream(data, database, folder, per_batch) as child:
+        printed, told = child.communicate(timeout=SECONDS)
+        if child.returncode != 0 or '"ended": "done"' not in printed:
+            raise RuntimeError(printed + told[-4_000:])
+    return sums_in(database)
+
+
+def kill(data: Path, database: str, folder: Path, spots: Sequence[str], per_batch: int) -> None:
+    """Run the stream and kill it at each of the spots. Raises RuntimeError."""
     rng = random.Random(1)
 
     def inside() -> bool:
@@ -57,11 +67,6 @@ def survive(data: Path, database: str, folder: Path, spots: Sequence[str], per_b
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    with _stream(data, database, folder, per_batch) as child:
-        printed, told = child.communicate(timeout=SECONDS)
-        if child.returncode != 0 or '"ended": "done"' not in printed:
-            raise RuntimeError(printed + told[-4_000:])
-    return sums_in(database)
 
 
 def sums_in(database: str) -> Sums:

@@ -6,7 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import blake2b
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.cursor import MAX_CURSOR_CHARACTERS, decode, encode, sign, vector
@@ -14,6 +14,7 @@ from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.cursor import Cursor, scope_of
 from iotsphere.entities.errors import CursorInvalid
 from iotsphere.entities.position import Partition, Position
+from tests.support.examples import tried
 
 KEY = bytes(range(32))
 SCOPE = scope_of("iotsphere/user/u1", ["iotsphere/devices/+/telemetry/#"])
@@ -40,7 +41,7 @@ def test_a_cursor_comes_back_as_it_was(scope: str, vectors: dict[Partition, Posi
     assert text.replace("-", "").replace("_", "").isalnum()
 
 
-@settings(max_examples=200)
+@tried(100)
 @given(positions, st.data())
 def test_an_altered_cursor_is_refused(vectors: dict[Partition, Position], data: st.DataObject) -> None:
     text = encode(Cursor(SCOPE, vectors), KEY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.edge import Edge
@@ -20,6 +20,7 @@ from iotsphere.entities.errors import Forbidden, MessageRefused, TopicInvalid, U
 from iotsphere.entities.message import MAX_PAYLOAD_BYTES, Record
 from iotsphere.entities.position import Partition, partition_index
 from iotsphere.entities.principal import OPERATOR_GRANTS, Principal, device, parse_grant
+from tests.support.examples import tried
 
 from . import golden
 from .json_texts import mutated
@@ -419,7 +420,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@tried(100)
 @given(anything, st.sampled_from((None, "application/json", "text/plain", "x")), st.none() | st.text(max_size=3))
 def test_any_bytes_are_one_record_or_one_dead_letter(
     raw: bytes, content_type: str | None, message_id: str | None

@@ -7,13 +7,14 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.envelope import browser_safe, decode, encode, payload_of
 from iotsphere.adapters.payload import read_json
 from iotsphere.entities.errors import MessageRefused
 from iotsphere.entities.message import Message, Metadata
+from tests.support.examples import tried
 
 from .json_texts import CLEAN_TEXTS, has_twin
 
@@ -38,7 +39,7 @@ payloads = CLEAN_TEXTS.filter(lambda text: not has_twin(text)).map(lambda text: 
 messages = st.builds(Message, metadatas, payloads)
 
 
-@settings(max_examples=200)
+@tried(100)
 @given(messages)
 def test_an_envelope_comes_back_byte_for_byte(message: Message) -> None:
     body = encode(message)
@@ -117,7 +118,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@tried(100)
 @example(
     [10**17, '1":9007199254740993', "9007199254740993", 1.9876543210987654, 9876543210987654.0, 1.5e-300, -(2**63)]
 )

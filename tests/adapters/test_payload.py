@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iotsphere.adapters import payload, strict_json
@@ -16,6 +16,7 @@ from iotsphere.adapters.payload import Payload, canonical, decoder_of, read, rea
 from iotsphere.adapters.strict_json import MAX_GOOD_KEYS
 from iotsphere.entities.dead_letter import REASONS
 from iotsphere.entities.errors import MessageRefused
+from tests.support.examples import tried
 
 from .json_texts import CLEAN_TEXTS, DENSE, TEXTS, faults, has_twin, mutated
 
@@ -33,7 +34,7 @@ def outcome(reader: Callable[[bytes], Payload], raw: bytes) -> tuple[str, object
     return "refused", (refusal.code, refusal.message)
 
 
-@settings(max_examples=400)
+@tried(100)
 @example(b'{"a":-0.0,"b":-0.05}')
 @example(b'{"a":"\\u0022","b":1,"b":2}')
 @example(b'{"a":1,"a":"\\u0022\\u0022"}')
@@ -47,7 +48,7 @@ def test_the_shortcuts_and_the_exact_parser_agree(raw: bytes) -> None:
     assert outcome(read_json, raw) == outcome(read_exactly, raw)
 
 
-@settings(max_examples=400)
+@tried(100)
 @given(ANYTHING)
 def test_refused_exactly_when_the_standard_library_finds_a_fault(raw: bytes) -> None:
     kind, result = outcome(read_json, raw)
@@ -61,7 +62,7 @@ def test_refused_exactly_when_the_standard_library_finds_a_fault(raw: bytes) -> 
         assert result[0] in expected
 
 
-@settings(max_examples=200)
+@tried(100)
 @given(CLEAN_TEXTS)
 def test_a_key_given_twice_is_found_exactly(text: str) -> None:
     kind, result = outcome(read_json, text.encode())
@@ -72,7 +73,7 @@ def test_a_key_given_twice_is_found_exactly(text: str) -> None:
         assert kind == "accepted"
 
 
-@settings(max_examples=200)
+@tried(100)
 @given(CLEAN_TEXTS)
 def test_what_is_accepted_means_the_same(text: str) -> None:
     if has_twin(text):

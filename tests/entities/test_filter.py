@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.entities.errors import FilterInvalid
 from iotsphere.entities.topic import TopicFilter, parse_filter, parse_topic
+from tests.support.examples import tried
 
 from .universe import ALL_TOPICS, SPACE, selects, space_filters, tiny_filters
 
@@ -18,14 +19,14 @@ def test_matches_is_the_mqtt_rule(wanted: TopicFilter) -> None:
         assert wanted.matches(topic) == selects(wanted.text, topic), topic
 
 
-@settings(max_examples=300)
+@tried(100)
 @given(tiny_filters(), tiny_filters())
 def test_covers_means_that_every_topic_is_selected(one: TopicFilter, two: TopicFilter) -> None:
     every = all(selects(one.text, topic) for topic in ALL_TOPICS if selects(two.text, topic))
     assert one.covers(two) == every
 
 
-@settings(max_examples=300)
+@tried(100)
 @given(tiny_filters(), tiny_filters())
 def test_overlaps_means_that_some_topic_is_selected_by_both(one: TopicFilter, two: TopicFilter) -> None:
     some = any(selects(one.text, topic) and selects(two.text, topic) for topic in ALL_TOPICS)

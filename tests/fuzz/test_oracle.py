@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mqtt5
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.mqtt import packets as p
@@ -13,6 +13,7 @@ from iotsphere.adapters.mqtt.codec import Fault, Parser
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.properties import Properties
 from tests.adapters.mqtt.packet_strategies import packets
+from tests.support.examples import tried
 
 from .target import fed, flat
 
@@ -110,7 +111,7 @@ def read_by_them(data: bytes) -> tuple[Any, ...] | None:
     return theirs(packet) if size == len(data) else None
 
 
-@settings(max_examples=300, deadline=None)
+@tried(100)
 @given(packets(p.MQTT_5))
 def test_what_we_write_they_read(packet: p.Packet) -> None:
     expected = ours(packet)
@@ -118,7 +119,7 @@ def test_what_we_write_they_read(packet: p.Packet) -> None:
         assert read_by_them(encode(packet, p.MQTT_5)) == expected
 
 
-@settings(max_examples=600, deadline=None)
+@tried(150)
 @given(packets(p.MQTT_5), st.integers(0, 1 << 16), st.integers(0, 255))
 def test_what_both_take_both_read_alike(packet: p.Packet, at: int, byte: int) -> None:
     data = bytearray(encode(packet, p.MQTT_5))

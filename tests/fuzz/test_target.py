@@ -7,7 +7,7 @@ import random
 import tracemalloc
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.mqtt import packets as p
@@ -15,6 +15,7 @@ from iotsphere.adapters.mqtt.codec import Fault
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.session import Session
 from tests.adapters.mqtt.packet_strategies import packets
+from tests.support.examples import tried
 
 from .seeds import conversations
 from .target import ANSWER_BYTES, Visit, drive, parsed
@@ -55,7 +56,7 @@ def streams(draw: st.DrawFn) -> bytes:
     return bytes((draw(st.integers(0, 255)),)) + stream
 
 
-@settings(max_examples=300, deadline=None)
+@tried(100)
 @given(streams())
 @example(b"\x01\x10")
 @example(b"\x03" + CONNECT[5] + b"\x62\x02\x00\x01" * 40)

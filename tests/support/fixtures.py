@@ -105,6 +105,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all tests of a process, on two cores: starting one takes seconds."""
     from iotsphere.drivers.spark.session import open_session  # what it imports is large
 
-    session = open_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "4"}, tmp_path_factory.mktemp("spark"))
+    session = open_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "2"}, tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.entities.channel import Retention
@@ -15,6 +15,7 @@ from iotsphere.entities.principal import Principal, device, parse_grant
 from iotsphere.entities.subscription import Start
 from iotsphere.entities.topic import TopicFilter, parse_filter
 from iotsphere.use_cases import history as module
+from tests.support.examples import tried
 from tests.support.rooms import Rooms, open_rooms
 
 EARLIEST = Start("earliest")
@@ -54,7 +55,7 @@ async def test_messages_of_several_partitions_come_in_the_order_of_acceptance(ro
     limit=st.integers(1, 12),
     trimmed=st.integers(0, 20),
 )
-@settings(max_examples=60, deadline=None)
+@tried(60)
 async def test_pages_give_each_message_once_and_tell_what_is_gone(
     topics: list[tuple[int, str]], limit: int, trimmed: int
 ) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iotsphere.adapters.mqtt import packets as p
@@ -14,6 +14,7 @@ from iotsphere.adapters.mqtt.encode import encode, pubacks, publish_parts
 from iotsphere.adapters.mqtt.primitives import Malformed, write_binary, write_varint
 from iotsphere.adapters.mqtt.properties import NONE, Properties
 from iotsphere.adapters.mqtt.reasons import Reason
+from tests.support.examples import tried
 
 from .packet_strategies import flat, packets, publishes
 
@@ -104,7 +105,7 @@ def test_the_short_way_and_the_long_way_agree(version: int, data: st.DataObject)
 
 
 @given(st.binary(max_size=400), st.sampled_from((0, *VERSIONS)))
-@settings(max_examples=500)
+@tried(150)
 def test_any_bytes_end_in_packets_or_one_fault(noise: bytes, version: int) -> None:
     parser = Parser(version)
     items = parser.feed(noise)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,6 +18,7 @@ from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.principal import device
 from iotsphere.use_cases.session.sessions import GENERATIONS, Sessions
 from iotsphere.use_cases.session.state import Hold, Kept
+from tests.support.examples import tried
 
 WHO = device("iotsphere", "d1")
 IDS = (1, 2, 3)
@@ -155,4 +155,4 @@ class ExactlyOnce(RuleBasedStateMachine):
 
 
 TestExactlyOnce = ExactlyOnce.TestCase
-TestExactlyOnce.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestExactlyOnce.settings = tried(100, 30)

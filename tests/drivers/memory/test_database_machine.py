@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.memory.database import MemoryDatabase
 from iotsphere.use_cases.ports.database import Database
 from tests.contracts.database_machine import DatabaseMachine
+from tests.support.examples import tried
 
 
 class MemoryMachine(DatabaseMachine):
@@ -19,5 +19,5 @@ class MemoryMachine(DatabaseMachine):
 def test_its_changes_lead_on_from_each_token() -> None:
     run_state_machine_as_test(
         MemoryMachine,
-        settings=settings(max_examples=30, stateful_step_count=30, deadline=None),
+        settings=tried(15, 30),
     )

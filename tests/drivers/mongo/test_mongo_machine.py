@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.clock import SystemClock
@@ -16,6 +15,7 @@ from iotsphere.drivers.mongo.options import MongoOptions
 from iotsphere.use_cases.ports.database import Database
 from tests.contracts.database_machine import DatabaseMachine
 from tests.support import mongo
+from tests.support.examples import tried
 from tests.support.servers import Server
 
 
@@ -46,10 +46,5 @@ def test_it_is_indistinguishable_from_memory(shared_mongo: Server) -> None:
     MongoMachine.port = shared_mongo.port
     run_state_machine_as_test(
         MongoMachine,
-        settings=settings(
-            max_examples=10,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
+        settings=tried(4, 20),
     )

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import ClassVar
 
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.redis.log import RedisMessagingDriver
@@ -15,6 +14,7 @@ from iotsphere.drivers.redis.queue import RedisWorkQueue
 from iotsphere.use_cases.ports.message_log import MessageLog
 from iotsphere.use_cases.ports.work_queue import WorkQueue
 from tests.contracts.log_machine import LogMachine
+from tests.support.examples import tried
 from tests.support.servers import Server
 
 
@@ -44,7 +44,5 @@ def test_it_is_indistinguishable_from_memory(redis_server: Server) -> None:
     RedisMachine.port = redis_server.port
     run_state_machine_as_test(
         RedisMachine,
-        settings=settings(
-            max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        ),
+        settings=tried(8, 30),
     )

@@ -17,6 +17,7 @@ from iotsphere.drivers.spark.rollups.fold import FORGOTTEN_US, Rules
 from iotsphere.drivers.spark.rollups.state import State
 from iotsphere.entities.analytics.calendar import parse_zones
 from iotsphere.entities.analytics.counter import CounterRule
+from tests.support.examples import tried
 
 from .series import DAY, HOUR, MINUTE, SECOND, Given, Key, micros, streamed, whole
 
@@ -188,7 +189,7 @@ READINGS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(READINGS, st.lists(st.integers(1, 20), max_size=20), st.booleans())
 def test_however_readings_are_cut_into_batches_the_rows_are_the_same(
     plain: list[tuple[int, int, float, bool]], sizes: list[int], counter: bool
@@ -208,7 +209,7 @@ def test_however_readings_are_cut_into_batches_the_rows_are_the_same(
     agree(rows, whole(sent, rules))
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(READINGS, st.integers(1, 7))
 def test_with_more_lateness_than_allowed_every_reading_is_in_a_row_or_counted_as_late(
     plain: list[tuple[int, int, float, bool]], size: int

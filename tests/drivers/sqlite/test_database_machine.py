@@ -6,13 +6,13 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.sqlite.database import SqliteDatabase
 from iotsphere.use_cases.ports.database import Database
 from tests.contracts.database_machine import DatabaseMachine
+from tests.support.examples import tried
 
 
 class SqliteMachine(DatabaseMachine):
@@ -39,5 +39,5 @@ class SqliteMachine(DatabaseMachine):
 def test_it_is_indistinguishable_from_memory() -> None:
     run_state_machine_as_test(
         SqliteMachine,
-        settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
+        settings=tried(8, 25),
     )

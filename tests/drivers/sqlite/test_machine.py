@@ -6,7 +6,6 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.sqlite.log import SqliteLog
@@ -14,6 +13,7 @@ from iotsphere.drivers.sqlite.queue import SqliteWorkQueue
 from iotsphere.use_cases.ports.message_log import MessageLog
 from iotsphere.use_cases.ports.work_queue import WorkQueue
 from tests.contracts.log_machine import LogMachine
+from tests.support.examples import tried
 
 
 class SqliteMachine(LogMachine):
@@ -40,5 +40,5 @@ class SqliteMachine(LogMachine):
 def test_it_is_indistinguishable_from_memory() -> None:
     run_state_machine_as_test(
         SqliteMachine,
-        settings=settings(max_examples=30, stateful_step_count=40, deadline=None),
+        settings=tried(10, 30),
     )

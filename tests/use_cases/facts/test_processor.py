@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -21,6 +21,7 @@ from iotsphere.entities.errors import DatabaseUnavailable, IotSphereError, LogUn
 from iotsphere.entities.message import Entry
 from iotsphere.entities.position import Partition
 from iotsphere.use_cases.ports.message_log import MessageLog, Tally
+from tests.support.examples import tried
 from tests.support.waiting import until
 from tests.use_cases.folding import (
     CHANNEL,
@@ -414,7 +415,7 @@ verdicts = st.builds(Verdict, st.sampled_from((0, 0, 0, 0, 1, 2, 3)), st.sampled
 @given(
     plan=st.lists(st.tuples(st.sampled_from(("d0", "d1", "d2", "d4")), verdicts), max_size=30), cut=st.integers(1, 9)
 )
-@settings(max_examples=40, deadline=None)
+@tried(40)
 def test_whatever_happens_each_key_keeps_its_order_and_nothing_is_unaccounted_for(
     plan: list[tuple[str, Verdict]], cut: int
 ) -> None:

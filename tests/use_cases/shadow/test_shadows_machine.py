@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -19,6 +18,7 @@ from iotsphere.entities.shadow import Answer, Shadow, ShadowKey
 from iotsphere.use_cases.ports.database import Write
 from iotsphere.use_cases.shadow.shadows import Shadows
 from tests.entities.json_values import PATCHES, plain_merge
+from tests.support.examples import tried
 from tests.use_cases.shadow_house import KEY, House, at_offset, open_house, said, wanted
 
 WRITERS = st.lists(st.tuples(st.integers(0, 2), PATCHES), min_size=1, max_size=6)
@@ -149,9 +149,9 @@ class SqliteShadowMachine(ShadowMachine):
 
 
 TestShadowsInMemory = ShadowMachine.TestCase
-TestShadowsInMemory.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestShadowsInMemory.settings = tried(30, 20)
 TestShadowsInSqlite = SqliteShadowMachine.TestCase
-TestShadowsInSqlite.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
+TestShadowsInSqlite.settings = tried(5, 15)
 
 
 @pytest.mark.slow
@@ -167,5 +167,5 @@ def test_shadows_in_mongodb(mongo_url: str) -> None:
             self._run(empty())
             super().teardown()
 
-    few = settings(max_examples=5, stateful_step_count=12, deadline=None)
+    few = tried(3, 12)
     run_state_machine_as_test(MongoShadowMachine, settings=few)

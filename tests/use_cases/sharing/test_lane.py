@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -12,6 +11,7 @@ from iotsphere.use_cases.ports.message_log import Slice, Tally
 from iotsphere.use_cases.sharing.crew import SLOTS, Crew, Handout, Seat, slot_of
 from iotsphere.use_cases.sharing.lane import AHEAD, Lane
 from iotsphere.use_cases.sharing.marks import APPLIED, EXPIRED, HELD, OPEN, Marks
+from tests.support.examples import tried
 
 PARTITION = Partition("iotsphere", "telemetry", 0)
 NOW = 1_000
@@ -411,4 +411,4 @@ class LaneMachine(RuleBasedStateMachine):
 
 
 TestLaneMachine = LaneMachine.TestCase
-TestLaneMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestLaneMachine.settings = tried(100, 40)
