@@ -35,7 +35,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "acknowledgement: socket": ("MqttOverTcp.write",),
     "feed: last values, matching, other readers": ("Feed._follow", "Feed.follow"),
     "feed: read again from Redis": ("Follower._read",),
-    "delivery: frames, cursor, WebSocket": ("ClientSession.deliver", "Client._flush"),
+    "delivery: frames, cursor, WebSocket": ("Outlet.flush", "ClientSession.deliver", "Client._flush"),
 }
 _STAGE_OF: Final = {name: stage for stage, names in STAGES.items() for name in names}
 

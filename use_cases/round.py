@@ -15,9 +15,9 @@ from ..entities.position import Partition, Position
 if TYPE_CHECKING:
     from .feed import Batch
 
-LINGER_S: Final = 0.005
+LINGER_S: Final = 0.008
 LINGERS_FROM: Final = 20_000.0  # deliveries a second to one group; below it nothing waits
-LINGERS_FULLY: Final = 50_000.0
+LINGERS_FULLY: Final = 100_000.0
 WINDOW_S: Final = 0.1
 ROUND_ENTRIES: Final = 1_000
 ROUND_BYTES: Final = 256 * 1024
@@ -52,17 +52,16 @@ class Round:
 class Outlet:
     """Gathers the rounds of one group and hands them to ``hand_out``, each at its time.
 
-    A round leaves in the turn of the event loop in which it began, unless the one before it left less than a linger ago.
-    The linger is 0 below ``LINGERS_FROM`` deliveries a second and grows to 5 ms at ``LINGERS_FULLY``.
+    A round leaves in the turn of the event loop in which it began, below ``LINGERS_FROM`` deliveries a second. From there
+    it waits for what follows, up to 8 ms at ``LINGERS_FULLY``.
     """
 
-    __slots__ = ("_count", "_hand_out", "_handle", "_left_at", "_rate", "_since", "pending")
+    __slots__ = ("_count", "_hand_out", "_handle", "_rate", "_since", "pending")
 
     def __init__(self, hand_out: Callable[[Round], None]) -> None:
         self.pending: Round | None = None
         self._hand_out = hand_out
         self._handle: asyncio.Handle | None = None
-        self._left_at = 0.0
         self._rate = 0.0
         self._count = 0
         self._since = 0.0
@@ -80,12 +79,11 @@ class Outlet:
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        wait = self._left_at + self.linger(now) - now
+        wait = self.linger(loop.time())
         self._handle = loop.call_later(wait, self.flush) if wait > 0 else loop.call_soon(self.flush)
 
     def linger(self, now: float) -> float:
-        """The seconds that lie between two rounds at least, from the deliveries of the last tenth of a second."""
+        """The seconds that a round waits, from the deliveries of the last tenth of a second."""
         elapsed = now - self._since
         if elapsed >= WINDOW_S:
             self._rate = self._count / elapsed
@@ -101,5 +99,5 @@ class Outlet:
             self._handle.cancel()
             self._handle = None
         if pending is not None:
-            self._left_at = pending.at = asyncio.get_running_loop().time()
+            pending.at = asyncio.get_running_loop().time()
             self._hand_out(pending)

@@ -90,6 +90,15 @@ class ClientDeliveryAdapter:
         parts = whole.encoded[exact] = []
         bodies: list[bytes] = []
         size = 0
+        if whole.size <= JOINED_BYTES:
+            for batch in whole.batches:
+                bodies += [entry.record.body for entry in batch.entries if entry.record.body]
+            if bodies:
+                body = b",".join(bodies)
+                if not exact and not is_browser_safe(body):
+                    body = b",".join(map(browser_safe, bodies))
+                parts.append((body, self._live_vector(reader)))
+            return parts
         standing = {**(reader.positions() or {}), **whole.before}
         for batch in whole.batches:
             for entry in batch.entries:

@@ -42,6 +42,12 @@ class Written:
         return frames
 
 
+@pytest.fixture(autouse=True)
+def no_round_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a test has it gather."""
+    monkeypatch.setattr("iotsphere.use_cases.round.LINGER_S", 3_600.0)
+
+
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     async with open_house(partitions=4) as opened:
@@ -94,7 +100,7 @@ def gather(client: Listener) -> None:
     assert group.outlet is not None
     outlet = group.outlet
     outlet._rate = 1e9
-    outlet._since = outlet._left_at = asyncio.get_running_loop().time() + 3_600
+    outlet._since = asyncio.get_running_loop().time() + 3_600
 
 
 def end_round(client: Listener) -> list[dict[str, Any]]:
@@ -114,8 +120,8 @@ async def test_all_partitions_share_a_frame_whose_cursor_resumes_behind_it(clien
     later = Listener(client.house)
     await later.subscribe(**{"from": frame["cursor"]})
     await client.say(b"9")
-    await soon(lambda: later.out.frames, "it has caught up")
     end_round(client)
+    await soon(lambda: later.out.frames, "it has caught up, or got the round")
     assert [values(each["messages"]) for each in later.out.take()] == [[9]]
 
 
