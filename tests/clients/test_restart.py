@@ -15,8 +15,8 @@ from .library import Login
 from .mqttjs_library import MqttjsLibrary
 from .paho_library import PahoLibrary
 
-COUNT = 300
-KILLED_AFTER = (60, 150)
+COUNT = 120
+KILLED_AFTER = (50,)
 
 
 # Paho at QoS 2 is left out: when its first attempt to connect again fails, it forgets how far each message was, and

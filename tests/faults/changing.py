@@ -25,7 +25,7 @@ from tests.support.waiting import until
 WITHIN = 120
 WRITERS = 8
 SHADOWS = 20
-CHANGES = 100  # of each writer
+CHANGES = 60  # of each writer
 
 
 class Writer:

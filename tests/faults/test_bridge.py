@@ -105,7 +105,7 @@ async def test_killing_the_gateway_loses_nothing_on_the_way_in(tmp_path: Path, b
         ids = [str(uuid.uuid4()) if named else None for _ in range(MESSAGES)]
         async with foreign(broker.port) as device:
             sending = asyncio.create_task(publish_all(device, ids))
-            for _ in range(3):
+            for _ in range(2):
                 await asyncio.sleep(0.4)
                 await gateway.kill()
                 await gateway.start()
@@ -124,7 +124,7 @@ async def test_killing_the_gateway_loses_nothing_on_the_way_out(tmp_path: Path, 
         await gateway.add_devices([f"d{index}" for index in range(DEVICES)])
         await device.listen("cmnd/#")
         sent = 0
-        for _ in range(3):
+        for _ in range(2):
             async with gateway.api() as api:
                 for _ in range(40):
                     topic = f"iotsphere/devices/d{sent % DEVICES}/commands/request"

@@ -26,7 +26,7 @@ async def test_killing_the_gateway_leaves_no_hole_in_the_versions(tmp_path: Path
             await gateway.kill()
             await gateway.start()
 
-        await under_load(writers, devices, [strike] * 3)
+        await under_load(writers, devices, [strike] * 2)
         async with gateway.api() as api:
             await assert_told(api, writers, WRITERS * CHANGES)
             assert (await api.get("/api/v1/ledger")).json()["imbalance"] == 0
@@ -41,7 +41,7 @@ async def test_killing_the_listener_alone_leaves_no_hole_in_the_versions(tmp_pat
                 assert (await api.post("/api/v1/devices", json={"device_id": device})).status_code == 201
         writers = [Writer(door.api, number) for number in range(WRITERS)]
         async with Listener(tmp_path, log) as listener:
-            await under_load(writers, devices, [listener.strike] * 3)
+            await under_load(writers, devices, [listener.strike] * 2)
             async with door.api() as api:
                 await assert_told(api, writers, WRITERS * CHANGES)
                 assert (await api.get("/api/v1/ledger")).json()["imbalance"] == 0

@@ -16,9 +16,9 @@ from tests.support.waiting import until
 
 from .exactly_once import Receiver, Sender
 
-COUNT = 320
+COUNT = 200
 DEVICES = 4
-KILLS = 3
+KILLS = 2
 
 
 @pytest.fixture

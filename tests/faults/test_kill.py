@@ -14,7 +14,7 @@ from tests.support.servers import Server, redis
 from .fleet import Fleet, ledger_balances, resuming
 
 DEVICES = 20
-MESSAGES = 150
+MESSAGES = 100
 TOTAL = DEVICES * MESSAGES
 
 

@@ -15,9 +15,10 @@ import pytest
 from tests.support.gateway import ROOT
 from tests.support.servers import missing
 
-RUNS = 3_000
+RUNS = 1_000
 
 
+@pytest.mark.timeout(500)
 def test_a_short_round_finds_nothing(tmp_path: Path) -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("atheris comes built for Linux on x86-64 alone")
@@ -34,7 +35,7 @@ def test_a_short_round_finds_nothing(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     assert not list(tmp_path.glob("crash-*"))

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 from .peer import Gone, Peer, ack
 
-COUNT = 1_500
+COUNT = 600
 DEVICES = 4
 
 
