@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import ClassVar
 
+import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.redis.log import RedisMessagingDriver
@@ -40,6 +41,7 @@ class RedisMachine(LogMachine):
         await self._stack.aclose()
 
 
+@pytest.mark.timeout(600)  # each step waits for the disk
 def test_it_is_indistinguishable_from_memory(redis_server: Server) -> None:
     RedisMachine.port = redis_server.port
     run_state_machine_as_test(

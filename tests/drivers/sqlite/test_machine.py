@@ -6,6 +6,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.sqlite.log import SqliteLog
@@ -37,6 +38,7 @@ class SqliteMachine(LogMachine):
         self._folder.cleanup()
 
 
+@pytest.mark.timeout(600)  # each step waits for the disk
 def test_it_is_indistinguishable_from_memory() -> None:
     run_state_machine_as_test(
         SqliteMachine,
