@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 READ_ENTRIES: Final = 128  # about a millisecond's work, for which all others wait
 READ_BYTES: Final = 256 * 1024
-TURNS_FOR_OTHERS: Final = 3  # of the event loop, after each slice: a message crosses the gateway in several
 RETRY_S: Final = 0.25
 FLUSH_ENTRIES: Final = 200
 
@@ -95,8 +94,7 @@ class CatchUp:
         reader.behind[partition] = part.end
         if part.end >= self._feed.positions[partition]:
             reader.join(partition, part.end)
-        for _ in range(TURNS_FOR_OTHERS):  # what was asked for may be there already
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # what was asked for may be there already, and others have their turn all the same
 
     def _ask(self, partition: Partition, after: Position) -> None:
         self._forget()

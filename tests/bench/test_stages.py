@@ -49,10 +49,11 @@ def test_every_function_that_is_named_exists() -> None:
     from iotsphere.gateways.websocket.client import Client
     from iotsphere.use_cases.feed import Feed
     from iotsphere.use_cases.publish import MessagePublishUseCase
+    from iotsphere.use_cases.round import Outlet
 
     classes = (
         Runner, Session, MqttOverTcp, Edge, MessagePublishUseCase, RedisMessagingDriver, Wire, Feed, Followers, Follower,
-        ClientSession, Client,
+        ClientSession, Client, Outlet,
     )  # fmt: skip
     real = {member.__qualname__ for each in classes for member in vars(each).values() if callable(member)}
     assert {name for names in STAGES.values() for name in names} <= real
