@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MISSED: Final = 3
 FAILED: Final = 4
+MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,11 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             every=asked.every,
             migrate=asked.migrate,
         )
+        from ..drivers.spark.source import read_options
+
+        read_options(plan.source)  # what is wrong is said before Spark takes its time to start
+        if not asked.master.startswith(MASTERS):
+            raise RequestInvalid(f"--master {asked.master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
         _go(plan, folder, outlets.output, asked)
 
 
