@@ -106,7 +106,7 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         )
         words = ("status", "--follow", "--data", data, "--gateway", gateway.websocket, "--token", issued["token"])
         async with (
-            following(*words, "--every", "0.2", "--json") as job,
+            following(*words, "--every", "0.2", "--conf", "spark.sql.shuffle.partitions=1", "--json") as job,
             iotsphere.connect(gateway.websocket, token=gateway.token) as browser,
             asyncio.timeout(240),
         ):

@@ -23,6 +23,9 @@ from tests.support.telemetry import fill_redis
 HOME = Path(pyspark.__file__).parent
 WORKERS = 2
 DEPLOY = "org.apache.spark.deploy"
+MESSAGES = 1_000
+# What lives for half a minute is not worth compiling well.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
@@ -36,6 +39,7 @@ def started(folder: Path, *words: str) -> Iterator[Path]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         "PYTHONPATH": str(ROOT / "src"),
     }
     log = folder / "log"
@@ -80,26 +84,27 @@ def wait_for(condition: object, log: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cluster_rolls_up_what_lies_in_redis_streams(master: str, redis_server: Server, tmp_path: Path) -> None:
-    log = fill_redis(redis_server.port, 4_000)
+    log = fill_redis(redis_server.port, MESSAGES)
     data = tmp_path / "data"
     command = [
         sys.executable, "-m", "iotsphere", "spark", "rollup", "--master", master, "--log", log, "--data", str(data),
         "--conf", "spark.executor.memory=500m", "--conf", "spark.cores.max=2", "--conf", "spark.executor.cores=1",
-        "--source", "splitMessages=1000", "--json",
+        "--conf", f"spark.executor.extraJavaOptions={SHORT_LIVED}", "--conf", "spark.sql.shuffle.partitions=2",
+        "--source", f"splitMessages={MESSAGES // 4}", "--json",
     ]  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("IOTSPHERE_", "PYSPARK_"))}
     done = subprocess.run(
         command, env={**kept, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=550, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["messages"] == 4_000
+    assert json.loads(done.stdout)["messages"] == MESSAGES
     with closing(sqlite3.connect(data / "analytics.db")) as database:
         found = [
             json.loads(body) for (body,) in database.execute("SELECT body FROM documents WHERE collection = 'rollups'")
         ]
     days = [row for row in found if row["resolution"] == "1d"]
     assert len({row["device"] for row in days}) == 10
-    assert sum(row["count"] for row in days) == 4_000
-    assert sum(row["sum"] for row in days) == sum(range(4_000))
+    assert sum(row["count"] for row in days) == MESSAGES
+    assert sum(row["sum"] for row in days) == sum(range(MESSAGES))
     executors = [path for number in range(WORKERS) for path in (tmp_path / f"work-{number}").glob("app-*/*/stderr")]
     assert len(executors) == WORKERS
