@@ -1,6 +1,6 @@
-# IoTSphere in eight words; `make` alone explains them. Nothing is installed outside .venv, .servers and .iotsphere.
+# IoTSphere in nine words; `make` alone explains them. Nothing is installed outside .venv, .servers and .iotsphere.
 .POSIX:
-.PHONY: help setup check test bench docs run up down lock
+.PHONY: help setup check test compiled bench docs run up down lock
 # Compiled modules are kept: the tests and the benchmark start many processes.
 PY = PYTHONDONTWRITEBYTECODE= .venv/bin/python
 LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
@@ -9,6 +9,7 @@ help:
 	@echo 'make setup   make .venv with everything that developing needs (needs Python 3.11+)'
 	@echo 'make check   linters, types and import contracts'
 	@echo 'make test    real servers for the tests, then check, then every test (about a quarter of an hour on 2 cores)'
+	@echo 'make compiled   the message path as native code, in .compiled/package (needs a C compiler)'
 	@echo 'make bench   benchmarks; QUICK=1 for a short round'
 	@echo 'make docs    write the generated reference pages and check every page'
 	@echo 'make run     the gateway with simulated devices; data in .iotsphere; Ctrl-C ends it'
@@ -29,9 +30,14 @@ test: setup
 	@$(MAKE) check
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+compiled: setup
+	@.ci/compiled
+
+# A short round takes what is there; a whole one measures what production runs.
 bench: setup
 	@$(PY) tests/support/provision.py --peers
-	$(PY) -m bench $${QUICK:+--quick} $(ARGS)
+	@[ -n "$${QUICK:-}" ] || .ci/compiled
+	if .ci/compiled current; then export IOTSPHERE_SOURCES=.compiled/package; fi; $(PY) -m bench $${QUICK:+--quick} $(ARGS)
 
 docs: setup
 	$(PY) docs/pages.py
@@ -52,4 +58,5 @@ down:
 lock:
 	$(LOCK) --extra demo pyproject.toml -o requirements.lock
 	$(LOCK) --group build -o requirements-build.lock
-	$(LOCK) --all-extras --group dev pyproject.toml -c requirements.lock -c requirements-build.lock -o requirements-dev.lock
+	$(LOCK) --group compiled -c requirements-build.lock -o requirements-compiled.lock
+	$(LOCK) --all-extras --group dev pyproject.toml -c requirements.lock -c requirements-compiled.lock -o requirements-dev.lock

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 import iotsphere
+from tests.support.gateway import SOURCES
 
 
 def describe() -> dict[str, str]:
@@ -24,13 +25,17 @@ def describe() -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "iotsphere": f"{iotsphere.__version__} ({_output('git', 'describe', '--always', '--dirty')})",
+        "iotsphere": f"{iotsphere.__version__} ({_output('git', 'describe', '--always', '--dirty')}{_compiled()})",
         "redis": _output("redis-server", "--version").partition(" sha")[0],
         "mosquitto": _output("mosquitto", "-h").partition("\n")[0],
         "nats": _output("nats-server", "--version"),
         "rabbitmq": _rabbitmq(),
         "aedes": _npm_version("aedes"),
     }
+
+
+def _compiled() -> str:
+    return ", compiled" if any(SOURCES.glob("*__mypyc.*")) else ""
 
 
 def _rabbitmq() -> str:

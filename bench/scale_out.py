@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.gateway import ROOT, Credential
+from tests.support.gateway import SOURCES, Credential
 from tests.support.servers import redis
 
 from .part import Scale
@@ -77,7 +77,7 @@ async def _role(
     """Start a role on a free port; the process and what it says of itself."""
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("IOTSPHERE_")},
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": str(SOURCES),
         "IOTSPHERE_DURABILITY": "logged",
         "IOTSPHERE_NODE": f"{name}-{number}",
     }

@@ -238,7 +238,8 @@ def wanted(*groups: str) -> list[Requirement]:
     [
         ("requirements.lock", ("runtime",)),
         ("requirements-build.lock", ("build",)),
-        ("requirements-dev.lock", ("runtime", "spark", "build", "dev")),
+        ("requirements-compiled.lock", ("build", "compiled")),
+        ("requirements-dev.lock", ("runtime", "spark", "build", "compiled", "dev")),
     ],
 )
 def test_lock_satisfies_the_project_with_hashes_and_no_address(lock: str, groups: tuple[str, ...]) -> None:
@@ -252,7 +253,7 @@ def test_lock_satisfies_the_project_with_hashes_and_no_address(lock: str, groups
 
 def test_locks_agree() -> None:
     everything = locked("requirements-dev.lock")
-    for lock in ("requirements.lock", "requirements-build.lock"):
+    for lock in ("requirements.lock", "requirements-build.lock", "requirements-compiled.lock"):
         for name, versions in locked(lock).items():
             assert everything[name] == versions, f"{name} differs between {lock} and requirements-dev.lock"
 

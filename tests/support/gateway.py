@@ -19,6 +19,8 @@ import psutil
 from .servers import die_with_parent, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+# What the gateways of the tests and of the benchmark run from: the sources, or what `make compiled` made of them.
+SOURCES = (ROOT / os.environ.get("IOTSPHERE_SOURCES", "src")).resolve()
 READY_WITHIN = 60.0
 POLL = 0.02
 
@@ -90,7 +92,7 @@ class Gateway:
             command += [name, address]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
         environment |= {f"IOTSPHERE_{name.upper()}": str(value) for name, value in self.settings.items()}
-        environment["PYTHONPATH"] = str(ROOT / "src")
+        environment["PYTHONPATH"] = str(SOURCES)
         with self._answer_path.open("wb") as out, self._log_path.open("ab") as err:
             self._process = subprocess.Popen(
                 command,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from .gateway import ROOT
+from .gateway import SOURCES
 from .servers import die_with_parent
 
 
@@ -30,7 +30,7 @@ def open_playground(folder: Path) -> Iterator[Playground]:
         process = subprocess.Popen(
             [sys.executable, "-m", "iotsphere", "playground", "--mqtt", "127.0.0.1:0", "--json"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

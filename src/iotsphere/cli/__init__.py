@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from .. import __version__
+from ..entities import message
 from ..entities.errors import IotSphereError
 from . import commands, dead_letters, devices, links, messages, playground, serving, shadows, spark
 from .console import err, out
@@ -46,7 +47,7 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"iotsphere {__version__}", highlight=False)
+        out.print(f"iotsphere {__version__}{'' if message.__file__.endswith('.py') else ' (compiled)'}", highlight=False)
         raise typer.Exit
 
 
