@@ -11,12 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = ".compiled"  # of what is made on the way, and of `make compiled`
 
 
-class CompiledMessagePath(BuildHookInterface):
+class CompiledMessagePath(BuildHookInterface[BuilderConfig]):
     """``modules`` in pyproject.toml: paths below src/iotsphere, with wildcards."""
 
     PLUGIN_NAME = "custom"
