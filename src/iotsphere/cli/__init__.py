@@ -47,7 +47,9 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"iotsphere {__version__}{'' if message.__file__.endswith('.py') else ' (compiled)'}", highlight=False)
+        out.print(
+            f"iotsphere {__version__}{'' if message.__file__.endswith('.py') else ' (compiled)'}", highlight=False
+        )
         raise typer.Exit
 
 
