@@ -21,7 +21,6 @@ from ..entities.message import Record
 from .ports.message_log import Appended, MessageLog
 
 Done = Callable[[Appended | IotSphereError], None]
-Submission = tuple[Sequence[Record], Done, int]
 
 BATCH_RECORDS: Final = 1_000
 LOOKED_UP: Final = 250
@@ -33,6 +32,18 @@ LAST_RETRY_S: Final = 2.0
 _RENAMED: Final = uuid.UUID("5f1c1e0a-6f0c-5b7e-9d55-0c8a1d0b7a55")
 _body: Final = attrgetter("body")
 _STOPPING: Final = "the gateway stopped before the log answered; send it again"
+
+
+class Submission:
+    """Records that wait for the log, and who is told. More may join them until they are ``taken`` into a batch."""
+
+    __slots__ = ("done", "records", "size", "taken")
+
+    def __init__(self, records: list[Record], done: Done) -> None:
+        self.records = records
+        self.done = done
+        self.size = 0
+        self.taken = False
 
 
 class MessagePublishUseCase:
@@ -71,16 +82,33 @@ class MessagePublishUseCase:
         ``done`` is called once, in the event loop: with the positions once the records are durable, or with the error
         that ended the attempt. It must not raise.
         """
+        begun = self.begin(records if isinstance(records, list) else list(records), done)
+        return begun.taken or self.pending_bytes > self._max_pending
+
+    def begin(self, records: list[Record], done: Done) -> Submission:
+        """As ``submit``, but others may ``join`` what is returned: who does not own the list must not change it."""
+        submission = Submission(records, done)
         if self._closing:
+            submission.taken = True
             done(ShuttingDown(_STOPPING))
-            return True
-        size = sum(map(len, map(_body, records))) + RECORD_OVERHEAD_BYTES * len(records)
-        self.pending_bytes += size
-        self._waiting.append((records, done, size))
+            return submission
+        self._weigh(submission, records)
+        self._waiting.append(submission)
         if self._task is None:
             self._idle.clear()
             self._task = asyncio.get_running_loop().create_task(self._work())
-        return self.pending_bytes > self._max_pending
+        return submission
+
+    def join(self, submission: Submission, records: Sequence[Record]) -> None:
+        """Put records behind those of a submission that is not taken yet; they are answered with it."""
+        assert not submission.taken
+        submission.records += records
+        self._weigh(submission, records)
+
+    def _weigh(self, submission: Submission, records: Sequence[Record]) -> None:
+        size = sum(map(len, map(_body, records))) + RECORD_OVERHEAD_BYTES * len(records)
+        submission.size += size
+        self.pending_bytes += size
 
     async def __call__(self, records: Sequence[Record]) -> Appended:
         """Append records and wait until they are durable. Raises LogFull and ShuttingDown."""
@@ -112,9 +140,10 @@ class MessagePublishUseCase:
 
     def _fail(self, items: deque[Submission]) -> None:
         while items:
-            _, done, size = items.popleft()
-            self.pending_bytes -= size
-            done(ShuttingDown(_STOPPING))
+            item = items.popleft()
+            item.taken = True
+            self.pending_bytes -= item.size
+            item.done(ShuttingDown(_STOPPING))
 
     async def _gather(self) -> None:
         """Wait a moment when the last append has only just begun and little has come since.
@@ -133,8 +162,9 @@ class MessagePublishUseCase:
         count = 0
         while self._waiting and count < BATCH_RECORDS:
             item = self._waiting.popleft()
+            item.taken = True
             batch.append(item)
-            count += len(item[0])
+            count += len(item.records)
         return batch
 
     async def _work(self) -> None:
@@ -143,7 +173,7 @@ class MessagePublishUseCase:
             while self._waiting:
                 await self._gather()
                 batch = self._next_batch()
-                records = batch[0][0] if len(batch) == 1 else [record for item in batch for record in item[0]]
+                records = batch[0].records if len(batch) == 1 else [record for item in batch for record in item.records]
                 self._answer(batch, await self._append(records))
         finally:
             self._task = None
@@ -209,9 +239,10 @@ class MessagePublishUseCase:
         start = 0
         alone = len(batch) == 1
         while batch:
-            records, done, size = batch.popleft()
-            self.pending_bytes -= size
-            end = start + len(records)
+            item = batch.popleft()
+            self.pending_bytes -= item.size
+            done = item.done
+            end = start + len(item.records)
             if isinstance(result, IotSphereError) or alone:
                 done(result)
             else:

@@ -6,7 +6,7 @@ Who may send what, and when, is the table ``LIFE``. Times are seconds of any clo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 from . import packets as p
 from .aliases import AliasesOut
@@ -58,14 +58,19 @@ class Session:
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take bytes from the client. Nothing behind a CONNECT is looked at before ``accept``."""
+        found = self.read(data, now)
+        return [found] if isinstance(found, p.Burst) else found
+
+    def read(self, data: bytes, now: float) -> list[Event] | p.Burst:
+        """As ``receive``, but simple messages alone, which are nearly all of the traffic, come without a list."""
         if self.state == CLOSED:
             return []
         items = self._parser.feed(data)
         if self.state == ONLINE:  # before, nothing counts as a sign of life: who dribbles gains no time
             self._heard = now
-            if len(items) == 1 and type(items[0]) is p.Burst and self.incoming.takes(items[0]):
-                self.demands += len(items[0].messages)
-                return cast("list[Event]", items)
+            if len(items) == 1 and isinstance(burst := items[0], p.Burst) and self.incoming.takes(burst):
+                self.demands += len(burst.messages)
+                return burst
         return self._take(items)
 
     def heard(self, now: float) -> None:

@@ -19,6 +19,7 @@ from ...entities.certificate import Certificate
 from ...entities.errors import IotSphereError, ShuttingDown, Unauthenticated
 from ...entities.principal import Principal
 from .door import MqttDoor, Wire
+from .identify import identify
 from .visit import MqttVisit
 
 log = structlog.get_logger("iotsphere.mqtt")
@@ -32,7 +33,6 @@ PAY_EVERY_S: Final = 0.05
 # What isinstance knows at once: to join types anew for each packet costs more than most of what is done with it.
 _MESSAGES: Final = (p.Burst, p.Publish, p.Oversized)
 _REQUESTS: Final = (p.Subscribe, p.Unsubscribe)
-STRANGER: Final = "anonymous clients are not admitted: send a user name and password, or a token"
 
 
 class MqttClient:
@@ -71,7 +71,13 @@ class MqttClient:
     def receive(self, data: bytes) -> None:
         """Take bytes from the socket."""
         now = self._loop.time()
-        self._handle(self.session.receive(data, now), len(data), now)
+        found, size, visit = self.session.read(data, now), len(data), self.visit
+        if not isinstance(found, p.Burst):
+            self._handle(found, size, now)
+        elif visit is not None and visit.ingress is not None and visit.ingress.gather(found, size):
+            self._charge(visit.principal, size, now)
+        else:
+            self._handle([found], size, now)
 
     def has_room(self, room: bool) -> None:
         """The socket takes more, or no more for now: a client that does not read is not read either."""
@@ -141,6 +147,8 @@ class MqttClient:
         messages: list[p.Burst | p.Publish | p.Oversized] = []
         ended: Ended | None = None
         visit = self.visit
+        if visit is not None and visit.ingress is not None:
+            visit.ingress.submit()
         if self._door.use.playground is not None:
             events = self._door.use.playground.received(events)
         for event in events:
@@ -161,11 +169,7 @@ class MqttClient:
         if messages and visit is not None:
             visit.take(messages)
         if size and visit is not None:
-            self._bytes_owed += size
-            much = self.session.demands >= PAY_MESSAGES or self._bytes_owed >= PAY_BYTES
-            if much or now - self._paid_at >= PAY_EVERY_S:
-                self._paid_at = 0.0 if much else now  # who may be in debt is looked at again with the next read
-                self._pay(visit.principal)
+            self._charge(visit.principal, size, now)
         if ended is None:
             self.moved()
         else:
@@ -174,20 +178,24 @@ class MqttClient:
     def moved(self) -> None:
         """Answers may be due, and the socket may be read again, or no more."""
         self.flush()
-        if self.visit is None or self.session.state != ONLINE:
-            return
-        ingress = self.visit.ingress
+        ingress = self.visit.ingress if self.visit is not None and self.session.state == ONLINE else None
         if ingress is None:
             return
         if ingress.failed is not None:
             self.close(*ingress.failed)
         elif not ingress.blocked:
-            if self._paused:
-                self.resume("log")
+            self.resume("log")
         else:
             self.pause("log")
             if not ingress.busy:  # others fill the queue to the log, and none of their answers comes here
                 self._loop.call_later(CONGESTION_CHECK_S, self.moved)
+
+    def answered(self) -> None:
+        """Answers are due, and less is under way: that matters to a socket that is not read."""
+        if self._paused:
+            self.moved()
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Send what the session has to say."""
@@ -195,7 +203,7 @@ class MqttClient:
         data = speech.take()
         if data:
             self._wire.write(data)
-        if speech.unkept and self.visit is not None:
+        if speech.durable and speech.unkept and self.visit is not None:
             self.visit.record.check()
 
     def pause(self, why: str) -> None:
@@ -214,14 +222,21 @@ class MqttClient:
                 self.session.heard(self._loop.time())
                 self._wire.resume_reading()
 
+    def _charge(self, principal: Principal, size: int, now: float) -> None:
+        """Put what the client has sent on its account."""
+        self._bytes_owed += size
+        much = self.session.demands >= PAY_MESSAGES or self._bytes_owed >= PAY_BYTES
+        if much or now - self._paid_at >= PAY_EVERY_S:
+            self._paid_at = 0.0 if much else now  # who may be in debt is looked at again with the next read
+            self._pay(principal)
+
     def _pay(self, principal: Principal) -> None:
         """Take what the client demanded from its rate; read no further while it is in debt."""
         rates = self._door.use.rates
         delay = rates.take(principal, self.session.demands, self._bytes_owed, self._loop.time())
         if delay <= 0:
             self.session.demands = self._bytes_owed = 0
-            if self._paused:
-                self.resume("rate")
+            self.resume("rate")
         elif self.session.state != CLOSED:
             self.pause("rate")
             self._loop.call_later(delay, self._pay, principal)
@@ -233,7 +248,7 @@ class MqttClient:
         try:
             if door.draining:
                 raise ShuttingDown("the gateway is restarting; connect again in a moment")
-            principal = await self._identify(connect)
+            principal = await identify(door.use, connect, self._certificate, self.address)
             if self.session.state == CLOSED:
                 return
             door.admission.admit(self)
@@ -255,20 +270,6 @@ class MqttClient:
         self._login = None
         self._handle(events)
         self.visit.outbox.pump()
-
-    async def _identify(self, connect: p.Connect) -> Principal:
-        authenticate, playground = self._door.use.authenticate, self._door.use.playground
-        if playground is not None:
-            return playground.guest
-        try:
-            password = connect.password.decode() if connect.password is not None else None
-        except UnicodeDecodeError as error:
-            raise Unauthenticated("the credential is not accepted") from error
-        if self._certificate is not None:
-            return await authenticate.certificate(self._certificate, connect.username, password, self.address)
-        if connect.username is None and password is None:
-            raise Unauthenticated(STRANGER)
-        return await authenticate.password(connect.username or "", password or "", self.address)
 
     def _end(self, ended: Ended) -> None:
         if self.farewell is not None:

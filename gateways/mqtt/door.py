@@ -29,6 +29,7 @@ from ...use_cases.sharing.sharing import Sharing
 from ...use_cases.subscribe import MessageSubscriptionUseCase
 from .admission import MqttAdmission
 from .takeovers import Takeovers
+from .turn import Turn
 
 if TYPE_CHECKING:
     from .client import MqttClient
@@ -176,6 +177,10 @@ class Ties(Protocol):
         """Send what the session has to say."""
         ...
 
+    def answered(self) -> None:
+        """Answers lie in the session, and nothing else has changed but that less is under way."""
+        ...
+
     def moved(self) -> None:
         """Answers lie in the session, or the way in has failed."""
         ...
@@ -194,7 +199,10 @@ class Ties(Protocol):
 
 
 class MqttDoor:
-    """What connections share. ``online``: the visit of each client, by session key. ``empty``: set without clients."""
+    """What connections share. ``online``: the visit of each client, by session key. ``empty``: set without clients.
+
+    ``turn``: gathers plain messages; None lets each read go its own way, as it must where guests play.
+    """
 
     def __init__(self, use_cases: MqttUseCases, limits: MqttLimits) -> None:
         self.use = use_cases
@@ -205,6 +213,8 @@ class MqttDoor:
         self.online: dict[str, MqttVisit] = {}
         self.draining = False
         self.watches = use_cases.care.watches if use_cases.care is not None else None
+        gathers = use_cases.playground is None
+        self.turn = Turn(use_cases.edge, use_cases.publish, use_cases.clock, self.counts) if gathers else None
         self.takeovers = Takeovers(use_cases.edge, use_cases.publish, use_cases.clock, self.counts)
         self.empty = asyncio.Event()
         self.empty.set()

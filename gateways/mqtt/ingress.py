@@ -1,7 +1,8 @@
 """A client's messages on their way into the log: appended in batches, and only then acknowledged.
 
-What has arrived with one read of the socket is one submission. A refused message becomes a dead letter in the same
-submission, and is acknowledged with its reason. Answers leave in the order in which the messages came.
+What has arrived with one read of the socket is one submission, unless it is plain: see ``turn``. A refused message
+becomes a dead letter in the same submission, and is acknowledged with its reason. Answers leave in the order in which
+the messages came.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ...entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailabl
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
-from .door import MqttDoor
+from .door import MqttDoor, Ties
 from .intake import QOS_2, Batch, MqttIntake
+from .turn import Owed
 
 log = structlog.get_logger("iotsphere.mqtt")
 
@@ -32,17 +34,24 @@ NOTHING: Final = Appended((), frozenset())
 
 
 class MqttIngress:
-    """One connection's way in. ``moved`` is called once answers lie in the session, or it ``failed`` and is to be closed.
+    """One connection's way in. ``ties`` are told once answers lie in the session, or it ``failed`` and is to be closed.
 
-    ``own`` is told each record that the client has published.
+    ``own`` is told each record that the client has published. ``gathered``: reads that go into the log with those of
+    other clients, and are not answered yet; all that is ``_under_way`` came later than they.
     """
 
-    def __init__(self, door: MqttDoor, session: Session, principal: Principal, moved: Callable[[], None]) -> None:
+    __slots__ = (
+        "_congested", "_deferred", "_door", "_intake", "_principal", "_requesting", "_requests", "_session",
+        "_settled", "_sorting_out", "_ties", "_under_way", "bytes_under_way", "failed", "gathered", "own", "ways",
+    )  # fmt: skip
+
+    def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
         self._door = door
         self._session = session
         self._principal = principal
-        self._moved = moved
+        self._ties = ties
         self._intake = MqttIntake(door, session, principal)
+        self.ways = self._intake.ways
         self._under_way: deque[Batch] = deque()
         self._requests: deque[Batch] = deque()
         self._requesting: asyncio.Task[None] | None = None
@@ -50,6 +59,7 @@ class MqttIngress:
         self._sorting_out: asyncio.Task[None] | None = None
         self._congested = False
         self._settled: asyncio.Event | None = None
+        self.gathered = 0
         self.bytes_under_way = 0
         self.own: Callable[[list[Record]], None] | None = None
         self.failed: tuple[Reason, str] | None = None
@@ -68,7 +78,7 @@ class MqttIngress:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way into the log."""
-        return bool(self._under_way or self._deferred)
+        return bool(self.gathered or self._under_way or self._deferred)
 
     async def settle(self) -> None:
         """Wait until nothing is on its way any more."""
@@ -86,6 +96,48 @@ class MqttIngress:
             return
         for batch in self._intake.take(items):
             self._submit(batch)
+
+    # -- with others --------------------------------------------------------------------------------------------------
+
+    def gather(self, burst: p.Burst, size: int) -> bool:
+        """Let simple messages go into the log with those of others, unless there are some to be answered before them."""
+        turn = self._door.turn
+        if turn is None or self._under_way or self._deferred:
+            return False
+        self.gathered += 1
+        turn.gather(self, burst.messages, size)
+        return True
+
+    def submit(self) -> None:
+        """Let what was gathered go before what comes now."""
+        if self.gathered and (turn := self._door.turn) is not None:
+            turn.submit()
+
+    def take_apart(self, messages: list[tuple[bytes, bytes, int, int]]) -> None:
+        """Take messages of a read that was gathered, but is not plain."""
+        self.take((p.Burst(messages),))
+        self._ties.moved()
+
+    def submitted(self, congested: bool) -> None:
+        """What was gathered is on its way."""
+        self._congested = congested
+        if self.blocked:
+            self._ties.moved()
+
+    def answered(self, owed: Owed, result: Appended | IotSphereError) -> None:
+        """What was gathered is in the log, or is not taken by it."""
+        self.bytes_under_way -= owed.size
+        self.gathered -= owed.reads
+        if isinstance(result, IotSphereError):
+            self._fail(owed.ids, result)
+        else:
+            self._session.incoming.acknowledge(owed.ids)
+        if self._under_way or self._settled is not None:
+            self._answer_all()
+        if self.failed is None:
+            self._ties.answered()
+        else:
+            self._ties.moved()
 
     # -- what may be in the log already -------------------------------------------------------------------------------
 
@@ -106,7 +158,7 @@ class MqttIngress:
                 self._submit(batch)
         self._sorting_out = None
         self._answer_all()
-        self._moved()
+        self._ties.moved()
 
     async def _is_in_log(self, packet: p.Publish | p.Oversized) -> bool:
         inflow, look = self._session.incoming.inflow, self._door.use.sessions.exactly_once
@@ -153,7 +205,7 @@ class MqttIngress:
         def done(result: Appended | IotSphereError) -> None:
             batch.result = result
             self._answer_all()
-            self._moved()
+            self._ties.moved()
 
         self._congested = self._door.use.publish.submit(batch.records, done)
 
@@ -173,7 +225,7 @@ class MqttIngress:
             self.bytes_under_way += batch.size - size
             self._requests.popleft()
             self._append(batch)
-            self._moved()
+            self._ties.moved()
         self._requesting = None
 
     def _carried_out(self, task: asyncio.Task[None]) -> None:
@@ -182,12 +234,14 @@ class MqttIngress:
             self._door.counts["requests_broken"] += 1
             log.error("request_broken", exc_info=error)
             self.failed = Reason.UNSPECIFIED_ERROR, "the request could not be carried out; connect again and repeat it"
-            self._moved()
+            self._ties.moved()
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def _answer_all(self) -> None:
         under_way = self._under_way
+        if self.gathered:
+            return
         while under_way:
             batch = under_way[0]
             if batch.result is None:
@@ -201,7 +255,7 @@ class MqttIngress:
     def _answer(self, batch: Batch, result: Appended | IotSphereError) -> None:
         session = self._session.incoming
         if isinstance(result, IotSphereError):
-            self._fail(batch, result)
+            self._fail(batch.ids, result)
         elif not batch.apart:
             session.acknowledge(batch.ids)
         else:
@@ -214,15 +268,15 @@ class MqttIngress:
         if batch.close is not None and self.failed is None:
             self.failed = batch.close
 
-    def _fail(self, batch: Batch, error: IotSphereError) -> None:
-        """The log did not take the batch, and retrying it here is pointless."""
+    def _fail(self, packet_ids: Sequence[int], error: IotSphereError) -> None:
+        """The log did not take the messages, and retrying it here is pointless."""
         self._door.counts[error.code] += 1
         if isinstance(error, ShuttingDown):
             self.failed = Reason.SERVER_SHUTTING_DOWN, error.message
         elif self._session.version == p.MQTT_5:
             full = isinstance(error, LogFull)
             reason = Reason.QUOTA_EXCEEDED if full else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-            for packet_id in batch.ids:
+            for packet_id in packet_ids:
                 self._session.incoming.answer(packet_id, reason, error.message)
         else:
             self.failed = Reason.QUOTA_EXCEEDED, error.message

@@ -62,11 +62,13 @@ class _Request(NamedTuple):
     route: Route
 
 
-_Way: TypeAlias = Route | _Request | IotSphereError
+Way: TypeAlias = Route | _Request | IotSphereError
 
 
 class MqttIntake:
-    """One connection's packets in, batches out."""
+    """One connection's packets in, batches out. ``ways``: what becomes of the topics that it has used lately."""
+
+    __slots__ = ("_batch", "_done", "_door", "_edge", "_ids", "_now", "_principal", "_session", "ways")
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal) -> None:
         self._door = door
@@ -75,7 +77,7 @@ class MqttIntake:
         self._ids = MessageIds()
         self._now = door.use.clock.now
         self._edge = door.use.edge
-        self._ways: dict[bytes, _Way] = {}
+        self.ways: dict[bytes, Way] = {}
         self._batch = Batch(0)
         self._done: list[Batch] = []
 
@@ -101,7 +103,7 @@ class MqttIntake:
     # -- admitting ----------------------------------------------------------------------------------------------------
 
     def _burst(self, burst: p.Burst) -> None:
-        ways = self._ways
+        ways = self.ways
         admit = self._edge.admit
         batch = self._batch
         add = batch.records.append
@@ -133,7 +135,7 @@ class MqttIntake:
                     break
         batch.size += size
 
-    def _unusual(self, message: _Message, way: _Way) -> None:
+    def _unusual(self, message: _Message, way: Way) -> None:
         batch = self._batch
         if isinstance(way, IotSphereError):
             self._refuse(batch, message, way)
@@ -152,7 +154,7 @@ class MqttIntake:
         batch = self._batch
         if packet_id and not answered:
             self._owe(packet_id, flags)
-        way = self._ways.get(topic) or self._way(topic)
+        way = self.ways.get(topic) or self._way(topic)
         if isinstance(way, IotSphereError) or (not payload and isinstance(way, Route)):
             self._unusual(packet[:4], way)
             return
@@ -189,7 +191,7 @@ class MqttIntake:
 
     def record_of(self, packet: p.Publish | p.Oversized) -> Record | None:
         """The record that a packet would be, if it is one to append."""
-        way = self._ways.get(packet.topic) or self._way(packet.topic)
+        way = self.ways.get(packet.topic) or self._way(packet.topic)
         if not isinstance(way, Route) or isinstance(packet, p.Oversized) or not packet.payload:
             return None
         try:
@@ -229,7 +231,7 @@ class MqttIntake:
         batch = self._batch
         if packet.packet_id:
             self._owe(packet.packet_id, packet.flags)
-        way = self._ways.get(packet.topic) or self._way(packet.topic)
+        way = self.ways.get(packet.topic) or self._way(packet.topic)
         error: IotSphereError = MessageRefused(
             f"the payload has {packet.size} bytes, more than {MAX_PAYLOAD_BYTES}: split it, or store it elsewhere",
             code="payload_too_large",
@@ -240,18 +242,18 @@ class MqttIntake:
         batch.records.append(oversized_letter(self._edge, self._principal, packet, error, batch.now))
         self._answer_refusal(batch, packet.topic, packet.packet_id, error)
 
-    def _way(self, topic: bytes) -> _Way:
+    def _way(self, topic: bytes) -> Way:
         use = self._door.use
-        found: _Way
+        found: Way
         try:
             found = use.edge.route(self._principal, topic.decode())
             if use.requests is not None and use.requests.handles(found.topic):
                 found = _Request(found)
         except IotSphereError as error:
             found = error.with_traceback(None)
-        if len(self._ways) >= KNOWN_ROUTES:
-            self._ways.clear()
-        self._ways[topic] = found
+        if len(self.ways) >= KNOWN_ROUTES:
+            self.ways.clear()
+        self.ways[topic] = found
         return found
 
     # -- refusing -----------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class MqttVisit:
     def take(self, messages: Sequence[p.Burst | p.Publish | p.Oversized]) -> None:
         """Let messages go into the log."""
         if self.ingress is None:
-            self.ingress = MqttIngress(self._door, self._session, self.principal, self._ties.moved)
+            self.ingress = MqttIngress(self._door, self._session, self.principal, self._ties)
             self.ingress.own = self.outbox.sender.published
         self.ingress.take(messages)
 

@@ -155,7 +155,7 @@ async def test_topics_without_end_leave_the_memory_of_topics_bounded(house: Hous
         (client,) = house.gateway._door.clients
         assert client.visit is not None
         assert client.visit.ingress is not None
-        assert len(client.visit.ingress._intake._ways) <= 1_024
+        assert len(client.visit.ingress.ways) <= 1_024
         assert len(client.session._parser._topics) <= 1_024
         assert not [name for name in house.gateway.counts if "m1" in name or "d1" in name]
 

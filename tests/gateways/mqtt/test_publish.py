@@ -364,7 +364,7 @@ async def test_while_the_log_is_congested_every_socket_waits(house: House) -> No
 
 async def test_who_sends_too_fast_is_read_slower_and_loses_nothing(house: House) -> None:
     device = await house.device("d1")
-    house.rates = RateLimit(Rate(200, 0, burst=0.1), Rate(0, 0))
+    house.rates = RateLimit(Rate(40, 0, burst=0.5), Rate(0, 0))
     async with Peer(await house.door()) as peer:
         await peer.connect(device)
         for start in range(1, 61, 20):
