@@ -74,7 +74,7 @@ class MqttClient:
         found, size, visit = self.session.read(data, now), len(data), self.visit
         if not isinstance(found, p.Burst):
             self._handle(found, size, now)
-        elif visit is not None and visit.ingress is not None and visit.ingress.gather(found, size):
+        elif visit is not None and visit.way_in().gather(found, size):
             self._charge(visit.principal, size, now)
         else:
             self._handle([found], size, now)

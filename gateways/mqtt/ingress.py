@@ -42,7 +42,7 @@ class MqttIngress:
 
     __slots__ = (
         "_congested", "_deferred", "_door", "_intake", "_principal", "_requesting", "_requests", "_session",
-        "_settled", "_sorting_out", "_ties", "_under_way", "bytes_under_way", "failed", "gathered", "own", "ways",
+        "_settled", "_sorting_out", "_ties", "_under_way", "bytes_under_way", "failed", "gathered", "own", "way", "ways",
     )  # fmt: skip
 
     def __init__(self, door: MqttDoor, session: Session, principal: Principal, ties: Ties) -> None:
@@ -52,6 +52,7 @@ class MqttIngress:
         self._ties = ties
         self._intake = MqttIntake(door, session, principal)
         self.ways = self._intake.ways
+        self.way = self._intake.way
         self._under_way: deque[Batch] = deque()
         self._requests: deque[Batch] = deque()
         self._requesting: asyncio.Task[None] | None = None

@@ -116,7 +116,7 @@ class MqttIntake:
                 answer(packet_id)
             way = ways.get(topic)
             if way is None:
-                way = self._way(topic)
+                way = self.way(topic)
             if payload and isinstance(way, Route):
                 try:
                     add(admit(way, payload, now, first & 1 == 1, first >> 1 & 3))
@@ -154,7 +154,7 @@ class MqttIntake:
         batch = self._batch
         if packet_id and not answered:
             self._owe(packet_id, flags)
-        way = self.ways.get(topic) or self._way(topic)
+        way = self.ways.get(topic) or self.way(topic)
         if isinstance(way, IotSphereError) or (not payload and isinstance(way, Route)):
             self._unusual(packet[:4], way)
             return
@@ -191,7 +191,7 @@ class MqttIntake:
 
     def record_of(self, packet: p.Publish | p.Oversized) -> Record | None:
         """The record that a packet would be, if it is one to append."""
-        way = self.ways.get(packet.topic) or self._way(packet.topic)
+        way = self.ways.get(packet.topic) or self.way(packet.topic)
         if not isinstance(way, Route) or isinstance(packet, p.Oversized) or not packet.payload:
             return None
         try:
@@ -231,7 +231,7 @@ class MqttIntake:
         batch = self._batch
         if packet.packet_id:
             self._owe(packet.packet_id, packet.flags)
-        way = self.ways.get(packet.topic) or self._way(packet.topic)
+        way = self.ways.get(packet.topic) or self.way(packet.topic)
         error: IotSphereError = MessageRefused(
             f"the payload has {packet.size} bytes, more than {MAX_PAYLOAD_BYTES}: split it, or store it elsewhere",
             code="payload_too_large",
@@ -242,7 +242,8 @@ class MqttIntake:
         batch.records.append(oversized_letter(self._edge, self._principal, packet, error, batch.now))
         self._answer_refusal(batch, packet.topic, packet.packet_id, error)
 
-    def _way(self, topic: bytes) -> Way:
+    def way(self, topic: bytes) -> Way:
+        """What becomes of the messages of a topic, also of one that is not in ``ways``."""
         use = self._door.use
         found: Way
         try:

@@ -4,7 +4,7 @@ To admit, submit and answer a message by itself costs about as much as thirty in
 every read brings a single one. So plain messages are only gathered while the sockets are read. At the end of the turn
 they are admitted together and join one submission, and its answer acknowledges them with one write for each client.
 
-Plain is a payload that is admitted, on a topic that is known, of a client that has nothing unusual under way. All else
+Plain is a payload that is admitted, on a topic that is its sender's, of a client that has nothing unusual under way. All else
 goes the client's own way: submitted behind what was gathered from it before, and answered behind it.
 """
 
@@ -107,6 +107,8 @@ class Turn:
             if ingress not in unusual:
                 for topic, payload, packet_id, first in messages:
                     way = ways.get(topic)
+                    if way is None:
+                        way = ingress.way(topic)
                     if not payload or not isinstance(way, Route):
                         break
                     try:

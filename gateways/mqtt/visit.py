@@ -149,10 +149,14 @@ class MqttVisit:
 
     def take(self, messages: Sequence[p.Burst | p.Publish | p.Oversized]) -> None:
         """Let messages go into the log."""
+        self.way_in().take(messages)
+
+    def way_in(self) -> MqttIngress:
+        """The client's way in, made for its first message."""
         if self.ingress is None:
             self.ingress = MqttIngress(self._door, self._session, self.principal, self._ties)
             self.ingress.own = self.outbox.sender.published
-        self.ingress.take(messages)
+        return self.ingress
 
     async def settle(self) -> None:
         """Wait until nothing is on its way into the log any more."""
