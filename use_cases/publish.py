@@ -233,7 +233,7 @@ class MessagePublishUseCase:
             positions[index] = again.positions[place]
         known = {index for place, index in enumerate(strangers) if place in again.duplicates}
         self.renamed += len(strangers) - len(known)
-        return Appended(positions, appended.duplicates - strangers.keys() | known)
+        return Appended(positions, appended.duplicates.difference(strangers) | known)
 
     def _answer(self, batch: deque[Submission], result: Appended | IotSphereError) -> None:
         start = 0

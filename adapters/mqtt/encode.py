@@ -49,8 +49,8 @@ def encode(packet: p.Packet, version: int) -> bytes:
             return _frame(p.CONNACK << 4, bytes((session_present, reason)) + block)
         case p.Subscribe(packet_id, requests, properties):
             block = encode_properties(properties) if five else b""
-            filters = b"".join(write_text(request.filter) + bytes((_options(request),)) for request in requests)
-            return _frame(p.SUBSCRIBE << 4 | 2, packet_id.to_bytes(2, "big") + block + filters)
+            wanted = b"".join(write_text(request.filter) + bytes((_options(request),)) for request in requests)
+            return _frame(p.SUBSCRIBE << 4 | 2, packet_id.to_bytes(2, "big") + block + wanted)
         case p.SubAck(packet_id, reasons, properties):
             block = encode_properties(properties) if five else b""
             return _frame(p.SUBACK << 4, packet_id.to_bytes(2, "big") + block + bytes(reasons))
