@@ -12,7 +12,7 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.typing import Subprotocol
 
 from iotsphere.adapters.client import delivery as client_delivery
-from iotsphere.adapters.envelope import browser_safe
+from iotsphere.adapters.envelope import is_browser_safe
 from iotsphere.gateways.websocket import WebSocketLimits
 from iotsphere.gateways.websocket import gateway as gateway_module
 from tests.client.house import EVERYTHING, TOPIC, Door, House, Talker, open_door, values
@@ -189,11 +189,11 @@ async def test_compression_is_not_offered_by_default(door: Door) -> None:
 async def test_a_message_is_encoded_once_for_fifty_clients(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[bytes] = []
 
-    def counting(body: bytes) -> bytes:
+    def counting(body: bytes) -> bool:
         encoded.append(body)
-        return browser_safe(body)
+        return is_browser_safe(body)
 
-    monkeypatch.setattr(client_delivery, "browser_safe", counting)
+    monkeypatch.setattr(client_delivery, "is_browser_safe", counting)
     clients = [await door.connect() for _ in range(50)]
     for client in clients:
         await client.subscribe()
