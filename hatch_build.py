@@ -33,8 +33,13 @@ class CompiledMessagePath(BuildHookInterface[BuilderConfig]):
 
     def _modules(self) -> set[str]:
         package = Path(self.root, "src", "iotsphere")
-        found = {str(path.relative_to(self.root)) for each in self.config["modules"] for path in package.glob(each)}
-        return {path for path in found if not path.endswith("__init__.py")}
+        found: set[str] = set()
+        for each in self.config["modules"]:
+            paths = [str(path.relative_to(self.root)) for path in package.glob(each) if path.name != "__init__.py"]
+            if not paths:
+                raise SystemExit(f"there is nothing to compile at src/iotsphere/{each}: mend the list in pyproject.toml")
+            found.update(paths)
+        return found
 
     def _compile(self, modules: list[str]) -> Path:
         # Only who compiles needs these.
@@ -47,7 +52,7 @@ class CompiledMessagePath(BuildHookInterface[BuilderConfig]):
         before = Path.cwd()
         os.chdir(self.root)
         try:
-            extensions = mypycify(modules, opt_level="3", target_dir=str(work / "c"))
+            extensions = mypycify(modules, opt_level="1", target_dir=str(work / "c"))
             command = build_ext(Distribution({"ext_modules": extensions}))
             command.build_lib, command.build_temp = str(work / "lib"), str(work / "o")
             command.ensure_finalized()
