@@ -3,14 +3,17 @@
 .PHONY: help setup check test compiled bench docs run up down lock
 # Compiled modules are kept: the tests and the benchmark start many processes.
 PY = PYTHONDONTWRITEBYTECODE= .venv/bin/python
+# What is also tested compiled: the message path, and what a killed process leaves.
+COMPILED = tests/adapters/client tests/adapters/mqtt tests/gateways/mqtt tests/drivers/redis/test_redis_log.py \
+	tests/faults/test_kill.py tests/faults/test_exactly_once.py
 LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 
 help:
 	@echo 'make setup   make .venv with everything that developing needs (needs Python 3.11+)'
 	@echo 'make check   linters, types and import contracts'
 	@echo 'make test    real servers for the tests, then check, then every test (about a quarter of an hour on 2 cores)'
-	@echo 'make compiled   the message path as native code, in .compiled/package (needs a C compiler)'
 	@echo 'make bench   benchmarks; QUICK=1 for a short round'
+	@echo 'make compiled   the message path as native code in .compiled/package, and its tests (needs a C compiler)'
 	@echo 'make docs    write the generated reference pages and check every page'
 	@echo 'make run     the gateway with simulated devices; data in .iotsphere; Ctrl-C ends it'
 	@echo 'make up      the production shape in containers (needs Docker with Compose)'
@@ -32,6 +35,7 @@ test: setup
 
 compiled: setup
 	@.ci/compiled
+	IOTSPHERE_SOURCES=.compiled/package $(PY) -m pytest -n 3 --dist loadfile -o pythonpath='.compiled/package .' $(COMPILED)
 
 # A short round takes what is there; a whole one measures what production runs.
 bench: setup

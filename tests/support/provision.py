@@ -38,15 +38,12 @@ PACKAGES = {
     "node": ("nodejs",),
     "npm": ("npm",),
     "chromium": ("chromium",),
+    "cc": ("gcc", "libc6-dev"),  # for the programs of the benchmark, and for `make compiled`
     "curl": ("curl",),  # it brings libcurl and libssl, which the MongoDB server of the Python package needs
 }
 PEERS = {"nats-server": ("nats-server",), "rabbitmq-server": ("rabbitmq-server",)}
-INSTALLED_ONLY = {
-    "node",
-    "npm",
-    "chromium",
-    "rabbitmq-server",
-}  # they read their own parts at /usr, so they cannot run unpacked
+# They read their own parts at /usr, so they cannot run unpacked.
+INSTALLED_ONLY = {"cc", "node", "npm", "chromium", "rabbitmq-server"}
 
 
 class CannotProvide(Exception):
