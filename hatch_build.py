@@ -37,7 +37,9 @@ class CompiledMessagePath(BuildHookInterface[BuilderConfig]):
         for each in self.config["modules"]:
             paths = [str(path.relative_to(self.root)) for path in package.glob(each) if path.name != "__init__.py"]
             if not paths:
-                raise SystemExit(f"there is nothing to compile at src/iotsphere/{each}: mend the list in pyproject.toml")
+                raise SystemExit(
+                    f"there is nothing to compile at src/iotsphere/{each}: mend the list in pyproject.toml"
+                )
             found.update(paths)
         return found
 
@@ -53,6 +55,8 @@ class CompiledMessagePath(BuildHookInterface[BuilderConfig]):
         os.chdir(self.root)
         try:
             extensions = mypycify(modules, opt_level="1", target_dir=str(work / "c"))
+            for extension in extensions:
+                extension.extra_compile_args.append("-g0")  # what a debugger wants takes longer than all else
             command = build_ext(Distribution({"ext_modules": extensions}))
             command.build_lib, command.build_temp = str(work / "lib"), str(work / "o")
             command.ensure_finalized()
