@@ -12,7 +12,7 @@ import httpx
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.redis.log import RedisMessagingDriver
 from iotsphere.entities.channel import ChannelSpec
-from tests.support.gateway import Credential, Gateway
+from tests.support.gateway import SOURCES, Credential, Gateway
 from tests.support.servers import redis
 
 from .programs import BenchFailed
@@ -51,10 +51,13 @@ class Subject:
 Starter = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 
 
-def iotsphere_on_redis(appendfsync: str, durability: str, partitions: int | None = None) -> Starter:
+def iotsphere_on_redis(
+    appendfsync: str, durability: str, partitions: int | None = None, sources: Path = SOURCES
+) -> Starter:
     """The gateway over a Redis with its append-only file, everything else as it comes.
 
-    ``partitions``: of the channel for telemetry, which is made beforehand and keeps them.
+    ``partitions``: of the channel for telemetry, which is made beforehand and keeps them. ``sources``: where the
+    gateway's package lies.
     """
 
     @asynccontextmanager
@@ -66,7 +69,7 @@ def iotsphere_on_redis(appendfsync: str, durability: str, partitions: int | None
                 async with RedisMessagingDriver(url, SystemClock(), durability) as log:
                     await log.ensure("iotsphere", {"telemetry": ChannelSpec(partitions)})
             settings = {"durability": durability}
-            async with Gateway(folder / "data", log=url, settings=settings) as gateway:
+            async with Gateway(folder / "data", log=url, settings=settings, sources=sources) as gateway:
                 yield await subject_of(gateway, devices, {"redis": server.process.pid})
 
     return start

@@ -46,6 +46,7 @@ def test_every_function_that_is_named_exists() -> None:
     from iotsphere.drivers.redis.log import RedisMessagingDriver
     from iotsphere.drivers.redis.wire import Wire
     from iotsphere.gateways.mqtt.over_tcp import MqttOverTcp
+    from iotsphere.gateways.mqtt.turn import Turn
     from iotsphere.gateways.websocket.client import Client
     from iotsphere.use_cases.feed import Feed
     from iotsphere.use_cases.publish import MessagePublishUseCase
@@ -53,7 +54,7 @@ def test_every_function_that_is_named_exists() -> None:
 
     classes = (
         Runner, Session, MqttOverTcp, Edge, MessagePublishUseCase, RedisMessagingDriver, Wire, Feed, Followers, Follower,
-        ClientSession, Client, Outlet,
+        ClientSession, Client, Outlet, Turn,
     )  # fmt: skip
     real = {member.__qualname__ for each in classes for member in vars(each).values() if callable(member)}
     assert {name for names in STAGES.values() for name in names} <= real

@@ -41,12 +41,21 @@ class Gateway:
     """One gateway on a data folder: any free ports at the first start, the same ports again after a restart.
 
     ``log``: the URL of the log, as `--log` takes it. ``settings``: further `IOTSPHERE_*` variables, without the prefix.
+    ``sources``: where its package lies.
     The attributes ``mqtt`` (host, port), ``websocket``, ``http`` (URLs), ``token`` (an operator's) and ``endpoints`` (by
     name) are known once ``start`` returned.
     """
 
-    def __init__(self, data: Path, *, log: str = "sqlite", settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        log: str = "sqlite",
+        settings: Mapping[str, object] | None = None,
+        sources: Path = SOURCES,
+    ) -> None:
         self.data = data
+        self.sources = sources
         self.log = log
         self.settings = dict(settings or {})
         self.mqtt = ("127.0.0.1", 0)
@@ -92,7 +101,7 @@ class Gateway:
             command += [name, address]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
         environment |= {f"IOTSPHERE_{name.upper()}": str(value) for name, value in self.settings.items()}
-        environment["PYTHONPATH"] = str(SOURCES)
+        environment["PYTHONPATH"] = str(self.sources)
         with self._answer_path.open("wb") as out, self._log_path.open("ab") as err:
             self._process = subprocess.Popen(
                 command,
