@@ -4,7 +4,9 @@
 # Compiled modules are kept: the tests and the benchmark start many processes.
 PY = PYTHONDONTWRITEBYTECODE= .venv/bin/python
 # What is also tested compiled: the message path, and what a killed process leaves.
-COMPILED = tests/adapters/client tests/adapters/mqtt tests/gateways/mqtt tests/drivers/redis/test_redis_log.py \
+COMPILED = tests/adapters/mqtt tests/adapters/client/test_delivery.py tests/adapters/client/test_shared_frames.py \
+	tests/gateways/mqtt/test_connect.py tests/gateways/mqtt/test_publish.py tests/gateways/mqtt/test_subscribe.py \
+	tests/gateways/mqtt/test_turn.py tests/drivers/redis/test_redis_log.py tests/use_cases/test_round.py \
 	tests/faults/test_kill.py tests/faults/test_exactly_once.py
 LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 
