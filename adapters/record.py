@@ -221,11 +221,18 @@ class Chosen(StoredEntries):
 
     def select(self, selects: Callable[[str], bool], now: int) -> tuple[StoredEntries, Sequence[Entry]]:
         """Those of them that are selected and have not expired, and those that have."""
-        wanted = [place for place in self._places if selects(self._packed[place].record.topic)]
-        expired = [place for place in wanted if 0 < self._packed[place].record.expires_at <= now]
-        places = [place for place in wanted if place not in expired]
-        bodies = [self._packed[place].record.body for place in places]
-        return Chosen(self._packed, places, bodies), [self._packed[place] for place in expired]
+        places: list[int] = []
+        bodies: list[bytes] = []
+        expired: list[Entry] = []
+        for place, entry in zip(self._places, self, strict=True):
+            if not selects(entry.record.topic):
+                continue
+            if 0 < entry.record.expires_at <= now:
+                expired.append(entry)
+            else:
+                places.append(place)
+                bodies.append(entry.record.body)
+        return Chosen(self._packed, places, bodies), expired
 
     def bodies(self) -> Sequence[bytes]:
         """The body of each."""
