@@ -218,11 +218,15 @@ class Runner:
 
         writer = frame.writeStream.queryName(job.name).foreachBatch(write).outputMode(job.mode)
         writer = writer.option("checkpointLocation", str(checkpoint.location))
-        # A job that wakes by the clock asks for one more batch for ever, and what is to end would never do so.
+        every = {"processingTime": f"{self._plan.every} seconds"} if self._plan.follow else {"availableNow": True}
+        # A job that wakes by the clock asks for one more batch for ever, and what is to end would never do so. A query
+        # takes a copy of the settings when it starts; the session itself is not this run's alone.
+        before = str(self._spark.conf.get(CLOCK_BATCHES))
         self._spark.conf.set(CLOCK_BATCHES, str(self._plan.follow).lower())
-        if not self._plan.follow:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{self._plan.every} seconds").start()
+        try:
+            return writer.trigger(**every).start()
+        finally:
+            self._spark.conf.set(CLOCK_BATCHES, before)
 
     def _watch(self, query: StreamingQuery, run: Run, watch: Callable[[Progress], None]) -> None:
         try:

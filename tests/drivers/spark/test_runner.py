@@ -14,7 +14,7 @@ from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.spark.failures import failure_of
 from iotsphere.drivers.spark.jobs import Run, health
 from iotsphere.drivers.spark.progress import Progress, distance
-from iotsphere.drivers.spark.runner import Plan, Runner
+from iotsphere.drivers.spark.runner import CLOCK_BATCHES, Plan, Runner
 from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import Retention
 from iotsphere.entities.errors import (
@@ -79,6 +79,7 @@ def test_what_is_new_has_an_end_for_a_job_that_wakes_by_the_clock(spark: SparkSe
     plan = Plan(health.JOB, {"log": log, "from": "earliest"}, run_to, tmp_path / "checkpoint")
     done = run(spark, plan)
     assert (done.messages, done.batches, done.counts["health"]) == (60, 1, 10)
+    assert spark.conf.get(CLOCK_BATCHES) == "true", "the session is not the run's alone"
 
 
 def test_it_stops_between_two_batches_and_goes_on_there(spark: SparkSession, tmp_path: Path) -> None:
