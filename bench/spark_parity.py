@@ -29,6 +29,7 @@ from iotsphere.drivers.spark.rollups.percentiles import ERROR
 from iotsphere.drivers.spark.runner import CLOCK_BATCHES
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
 from iotsphere.drivers.spark.session import open_session
+from iotsphere.drivers.spark.window import kept_in
 from tests.support import truths
 from tests.support.readings import Plan, pieces
 
@@ -162,7 +163,7 @@ def _rollup(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
 
 def _anomaly(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     _rows(case, connection)
-    rule, old_us = anomaly.rule_of(case.run()), int(case.run().options["old_s"]) * 1_000_000
+    rule, old_us = anomaly.rule_of(case.run().options), int(case.run().options["old_s"]) * 1_000_000
     rows = connection.execute(
         f"""SELECT domain || '/' || device_id || '/' || metric AS series,
             list((filename, epoch_us(event_time), value, epoch_us(received_time)) ORDER BY
@@ -207,7 +208,7 @@ def _quality(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     run = case.run()
     case.work(lambda frame, number: case.job.write(frame, run, number))
     if case.following:
-        quality.tick(case.run(every_s="0"))
+        quality.WINDOWED.tick(case.run(every_s="0"))
     kept = f"{run.output}/findings.parquet"
     findings = f"""(SELECT * REPLACE (epoch_us("at") AS "at") FROM read_parquet('{kept}'))"""
     found = f"""SELECT kind, device_id, metric, "at", count, value FROM {findings} WHERE kind <> 'hole' UNION ALL
@@ -221,10 +222,10 @@ def _report(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     case.work(lambda frame, number: case.job.write(frame, run, number))
     kept = case.spark.read.schema(SPARK_SCHEMA).parquet(str(case.files))
     if case.following:
-        assert report.tick(case.run(every_s="0")) == {"pages": 1}
-        kept = report.kept_in(run.output, 0.0).readings(case.spark)
+        assert report.WINDOWED.tick(case.run(every_s="0")) == {"pages": 1}
+        kept = kept_in(run.output, 0.0).readings(case.spark)
     assert (run.output / report.FILE).stat().st_size > 10_000
-    facts = gather(kept, case.spark.createDataFrame([], anomaly.RAW), quality.limits_of(case.run()))
+    facts = gather(kept, case.spark.createDataFrame([], anomaly.RAW), quality.limits_of(case.run().options))
     assert facts is not None
     return _facts_agree(facts, connection)
 

@@ -23,6 +23,8 @@ from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed,
 
 from .support.command_line import iotsphere_command
 from .support.gateway import ROOT, Gateway
+from .support.telemetry import fill_sqlite
+from .support.waiting import until
 
 
 async def test_jobs_and_their_options_are_listed() -> None:
@@ -38,11 +40,24 @@ async def test_jobs_and_their_options_are_listed() -> None:
         (("dance",), "request_invalid: there is no job 'dance'; there are lake, "),
         (("lake", "--set", "keep_dys=1"), "request_invalid: lake has no option 'keep_dys'"),
         (("lake", "--set", "keep_days=long"), "request_invalid: keep_days='long' is not a whole number"),
+        (("lake", "--set", "keep_days=-1"), "request_invalid: keep_days='-1' is not a whole number from 0 on"),
+        (("quality", "--set", "days=nan"), "request_invalid: days='nan' is not a number from 0 on"),
+        (("quality", "--set", "ranges=a"), "request_invalid: 'a' is no range: write METRIC=LOW..HIGH"),
+        (("report", "--follow", "--set", "ranges=a"), "request_invalid: 'a' is no range"),
+        (("rollup", "--set", "counters=:5"), "request_invalid: ':5' is no counter"),
+        (("rollup", "--set", "zones=Europe/Nowhere"), "request_invalid: 'Europe/Nowhere' is no time zone"),
+        (("health", "--set", "silent=1"), "request_invalid: the options make no sense"),
+        (("lake", "--from", "yesterday"), "request_invalid: 'yesterday' is no place in the log"),
+        (("lake", "--follow", "--from", "yesterday"), "request_invalid: 'yesterday' is no place in the log"),
+        (("lake", "--to", "{}"), "request_invalid: '{}' says nothing of iotsphere/telemetry/0"),
+        (("lake", "--master", "here"), "request_invalid: --master 'here' is none of Spark's"),
         (("lake", "--log", "memory"), "request_invalid: a log in memory is read by its gateway alone"),
         (("status",), "no running gateway uses"),
     ],
 )
 async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    """Before Spark takes its time to start."""
+    await asyncio.to_thread(fill_sqlite, tmp_path, 1)
     expected = 1 if "gateway uses" in why else 2
     assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
 
@@ -71,6 +86,8 @@ def test_exit_codes() -> None:
 def test_progress_is_one_line() -> None:
     progress = Progress()
     assert line_of(progress) == "waiting for messages"
+    progress.busy = True
+    assert line_of(progress) == "the first batch is under way"
     progress.tasks = (3, 8)
     assert line_of(progress) == "3 of 8 tasks done"
     source = {"startOffset": '{"a":[1,0]}', "endOffset": '{"a":[1,1500]}', "latestOffset": '{"a":[1,2000]}'}
@@ -130,3 +147,17 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         summary = json.loads(out)
         assert (summary["job"], summary["ended"], summary["messages"]) == ("status", "stopped on request", 3)
         assert summary["summaries"] == len(messages)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_service_is_stopped_with_all_of_its_processes_at_once(tmp_path: Path) -> None:
+    """As systemd and `timeout` do it: Spark's own process goes at the same moment."""
+    await asyncio.to_thread(fill_sqlite, tmp_path, 50)
+    async with following("lake", "--follow", "--data", str(tmp_path), "--set", "compact_s=0") as job:
+        commits = tmp_path / "spark" / "lake"
+        await until(lambda: list(commits.glob("*/commits/0")), "the first batch is committed", within=200)
+        os.killpg(job.pid, signal.SIGTERM)
+        out, err = await job.communicate()
+    assert (job.returncode, "Traceback" in err.decode()) == (0, False), err.decode()
+    assert "stopped on request" in out.decode()

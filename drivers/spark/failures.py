@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from pathlib import Path
 from typing import Final
+
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
+from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 
 from ...entities.errors import IotSphereError, JobFailed, Unavailable, error_of
 
@@ -25,6 +30,11 @@ def failure_of(error: BaseException) -> IotSphereError:
         return error_of(*found[-1])
     if is_busy(error):
         return Unavailable("this machine is so busy that Python did not start within 10 s: run it again")
+    if is_gone(error):
+        return Unavailable(
+            "Spark's own process has ended: it was killed, or the machine has no memory left; run it again, nothing is lost "
+            "or done twice"
+        )
     if missing := _NO_PACKAGE.search(text):
         return JobFailed(
             f"a worker does not have the package {missing[1]}: install iotsphere[spark] in the Python of every worker, "
@@ -44,3 +54,15 @@ def failure_of(error: BaseException) -> IotSphereError:
 def is_busy(error: BaseException) -> bool:
     """Whether Spark gave up waiting for a Python process; it waits ten seconds, whatever is set."""
     return _BUSY in str(error)
+
+
+def hush() -> None:
+    """From now on, for a process that ends: no traces of connections to Spark that broke; who uses one raises it too."""
+    logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether Spark's own process does not answer any more."""
+    return isinstance(error, (ConnectionError, Py4JNetworkError))

@@ -14,7 +14,8 @@ class Progress:
     """What a run has done so far. ``lag``: messages that waited at the last look, None where nobody knows.
 
     ``rate``: rows a second of the last batch. ``counts``: what the job counted, summed up. ``place``: offsets up to
-    which everything is kept. ``tasks``: done and in all, of the stages that are under way in a single pass.
+    which everything is kept. ``tasks``: done and in all, of the stages that are under way in a single pass. ``busy``:
+    a batch of a stream is under way.
     """
 
     rows: int = 0
@@ -25,6 +26,7 @@ class Progress:
     counts: Counter[str] = field(default_factory=Counter)
     place: Mapping[str, list[int]] = field(default_factory=dict)
     tasks: tuple[int, int] = (0, 0)
+    busy: bool = False
 
     def batch(self, told: Mapping[str, Any], counted: int | None = None) -> None:
         """Take note of what Spark says of a batch that is done, as JSON's values.

@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ...entities.errors import RequestInvalid, Unavailable
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
-from .failures import failure_of, is_busy
+from .failures import failure_of, is_busy, is_gone
 from .jobs import Counts, Job, Run
 from .progress import Progress, distance
-from .source import LogSource, Wanted, read_options
+from .source import LogSource, Wanted, borders, read_options
 from .unread import Reading, Unread, reading
 
 POLL_S: Final = 1
@@ -97,7 +97,9 @@ class Runner:
                 raise Unavailable(
                     "it was stopped before it was done: run it again, nothing is counted twice"
                 ) from error
-            raise failure_of(self._failure or error) from error
+            # What stops a service stops all of its processes at once. What was under way is begun again next time.
+            if not (self.stopped and is_gone(error)):
+                raise failure_of(self._failure or error) from error
         watch(self.progress)
         return self.progress
 
@@ -127,11 +129,7 @@ class Runner:
     def _once(self) -> None:
         """Read the range, which is settled first, and write what comes out."""
         job, wanted = self._plan.job, read_options(self._plan.source)
-        with self._kind.opening(wanted.log) as ranges:
-            known = ranges.partitions(wanted.channel, wanted.domains)
-            now = time.time_ns() // 1_000_000
-            start = places.offsets(places.resolve(ranges, known, wanted.start, now))
-            end = places.offsets(places.resolve(ranges, known, wanted.end, now))
+        start, end = map(places.offsets, borders(self._kind.opening, wanted))
         settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
         readings = self._spark.read.format("iotsphere").options(**self._shape(settled, wanted)).load()
         run = self._plan.make_run(f"{job.name}-{uuid4()}", False)
@@ -191,9 +189,7 @@ class Runner:
             with self._kind.opening(wanted.log) as ranges:
                 found = checkpoints.recorded(location)
                 if found is None:
-                    known = ranges.partitions(wanted.channel, wanted.domains)
-                    now = time.time_ns() // 1_000_000
-                    return places.offsets(places.resolve(ranges, known, wanted.start, now))
+                    return places.offsets(borders(self._kind.opening, wanted)[0])
                 return checkpoints.rewound(ranges, found, job.rewind_s) if job.stateful else found
 
         return opened(folder, identity, migrate if self._plan.migrate else None)
@@ -232,6 +228,7 @@ class Runner:
         try:
             while not query.awaitTermination(POLL_S):
                 self._look(query)
+                self.progress.busy = bool(query.status["isDataAvailable"])
                 watch(self.progress)
                 if self._stopping.is_set():
                     self._spark.sparkContext.setLogLevel("OFF")  # Spark would tell of the end as of a failure

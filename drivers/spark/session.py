@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import SparkSession
 
 from ...entities.errors import RequestInvalid
@@ -81,6 +82,14 @@ def open_session(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def close_session(session: SparkSession) -> None:
+    """Stop Spark. Where its process is gone already, as after a TERM to all, there is nothing left to stop."""
+    try:
+        session.stop()
+    except (ConnectionError, Py4JNetworkError):
+        return
 
 
 def _logging(folder: Path | None) -> str:

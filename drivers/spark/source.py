@@ -80,6 +80,14 @@ def read_options(options: Mapping[str, str]) -> Wanted:
     )
 
 
+def borders(opening: Opening, wanted: Wanted) -> tuple[Places, Places]:
+    """Where a range begins and ends, settled now. Raises LogUnavailable, UnknownDomain, RequestInvalid."""
+    with opening(wanted.log) as ranges:
+        known = ranges.partitions(wanted.channel, wanted.domains)
+        now = time.time_ns() // 1_000_000
+        return resolve(ranges, known, wanted.start, now), resolve(ranges, known, wanted.end, now)
+
+
 def _count(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name.lower(), str(default))
     if not text.isdigit() or int(text) == 0:
@@ -126,13 +134,9 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The splits. Raises LogUnavailable, RequestInvalid."""
-        wanted = self._wanted
-        with self._opening(wanted.log) as ranges:
-            known = ranges.partitions(wanted.channel, wanted.domains)
-            now = time.time_ns() // 1_000_000
-            start = resolve(ranges, known, wanted.start, now)
-            end = resolve(ranges, known, wanted.end, now)
-        return [split for one in known for split in divided(Split(one, start[one], end[one]), wanted.per_split)]
+        start, end = borders(self._opening, self._wanted)
+        each = self._wanted.per_split
+        return [split for one in start for split in divided(Split(one, start[one], end[one]), each)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as Arrow batches."""

@@ -7,8 +7,10 @@ a stream says of a window is what a single pass over the same readings says.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,3 +57,42 @@ class Kept:
             return rows
         oldest = F.expr(f"current_timestamp() - make_dt_interval(0, 0, 0, {self._days * 86_400})")
         return rows.where(F.col("received_time") >= oldest)
+
+
+@cache
+def kept_in(folder: Path, days: float) -> Kept:
+    """The readings that a stream keeps beside its results."""
+    return Kept(folder, days)
+
+
+class Windowed(NamedTuple):
+    """How such a job writes. ``transform``: the job's own; ``look(readings, run)`` keeps what it finds in readings.
+
+    The run has the options ``days`` and ``every_s``. ``name``: what a look is called among the counts of a stream.
+    """
+
+    transform: Callable[[DataFrame, Run], DataFrame]
+    look: Callable[[DataFrame, Run], Counts]
+    name: str
+
+    def write(self, result: DataFrame, run: Run, batch: int) -> Counts:
+        """Look at a range; in a stream keep the readings, and look at the last days."""
+        if run.following:
+            return {**kept_in(run.output, run.options["days"]).add(result, run, batch), **self.tick(run)}
+        return self.look(result, run)
+
+    def write_unread(self, unread: Unread, run: Run, batch: int) -> Counts:
+        """The same of readings that are still to be read: in a stream, whoever reads some keeps them, in one go."""
+        if run.following:
+            kept = kept_in(run.output, run.options["days"])
+            return {**kept.add(unread.readings, run, batch, unread), **self.tick(run)}
+        return self.look(self.transform(unread.readings, run), run)
+
+    def tick(self, run: Run) -> Counts:
+        """Look at the last days again when it is time to."""
+        kept = kept_in(run.output, run.options["days"])
+        spark = SparkSession.getActiveSession()
+        if spark is None or not kept.is_due(run.options["every_s"]):
+            return {}
+        self.look(kept.readings(spark), run)
+        return {self.name: 1}

@@ -6,7 +6,6 @@ Needs the extra ``spark``: ``pip install 'iotsphere[spark]'``.
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from .use_cases.ports.log_ranges import LogRanges
 
 try:
     from .drivers.spark import places
-    from .drivers.spark.source import LogSource, read_options
+    from .drivers.spark.source import LogSource, borders, read_options
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     raise ModuleNotFoundError(
@@ -74,13 +73,8 @@ def telemetry(
     spark.dataSource.register(IotSphereSource)
     texts = {name: _text(value) for name, value in options.items()}
     wanted = read_options({"log": log, "from": from_, "to": to, **texts})
-    with open_ranges(log) as ranges:
-        known = ranges.partitions(wanted.channel, wanted.domains)
-        now = time.time_ns() // 1_000_000
-        settled = {
-            "from": json.dumps(places.offsets(places.resolve(ranges, known, from_, now))),
-            "to": json.dumps(places.offsets(places.resolve(ranges, known, to, now))),
-        }
+    start, end = borders(open_ranges, wanted)
+    settled = {"from": json.dumps(places.offsets(start)), "to": json.dumps(places.offsets(end))}
     return spark.read.format("iotsphere").options(log=log, **settled, **texts).load()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ JOBS: Final[Mapping[str, str]] = {
     "report": "one self-contained HTML page about the fleet",
 }
 Counts = Mapping[str, int]
+Options = Mapping[str, Any]
 
 
 class Option(NamedTuple):
@@ -65,7 +67,7 @@ class Run:
     of the embedded one. ``announce``: publishes results, returns how many were new; raises Unavailable.
     """
 
-    options: Mapping[str, Any]
+    options: Options
     application: str
     following: bool
     output: Path
@@ -82,6 +84,10 @@ def _no_counts(_: Run) -> Counts:
     return {}
 
 
+def _no_rules(_: Options) -> object:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job. ``version`` grows when state or results of an older one can not be gone on with.
@@ -90,7 +96,8 @@ class Job:
     summary; it may be called again with the same batch number after a crash, and must then change nothing. Each use
     of the frame in ``write`` reads the log again: persist it where it is used twice.
 
-    ``direct``: the same as ``write`` after ``transform``, of readings that are still to be read.
+    ``direct``: the same as ``write`` after ``transform``, of readings that are still to be read. ``rules``: what the job
+    makes of its options; raises RequestInvalid.
 
     ``stateful`` False: both are called with each micro-batch by itself. True: the transform is applied to the stream
     itself and may use Spark's state; ``mode`` is its output mode. In a batch run both are called once, with batch 0.
@@ -110,6 +117,7 @@ class Job:
     mode: str = "append"
     follows: bool = True
     options: tuple[Option, ...] = ()
+    rules: Callable[[Options], object] = _no_rules
     state_options: tuple[str, ...] = ()
     rewind_s: float = 2 * 86_400
     publishes: bool = False
@@ -118,12 +126,13 @@ class Job:
     maintain: Callable[[Run], Counts] | None = None
 
     def settings(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """A value for each option. Raises RequestInvalid for an unknown name or a value of another type."""
+        """A value for each option. Raises RequestInvalid for an unknown name or a value that makes no sense."""
         known = {option.name: option for option in self.options}
         if unknown := sorted(given.keys() - known.keys()):
             raise RequestInvalid(f"{self.name} has no option {unknown[0]!a}; it has {', '.join(known) or 'none'}")
         values: dict[str, Any] = {option.name: option.default for option in self.options}
         values.update((name, _parsed(known[name], text)) for name, text in given.items())
+        self.rules(values)
         return values
 
 
@@ -132,10 +141,13 @@ def _parsed(option: Option, text: str) -> str | int | float | bool:
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
-        return kind(text)
+        value = kind(text)
+        if not isinstance(value, str) and not 0 <= value < math.inf:
+            raise ValueError(text)
     except (KeyError, ValueError) as error:
-        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        words = {bool: "true or false", int: "a whole number from 0 on", float: "a number from 0 on"}
         raise RequestInvalid(f"{option.name}={text!a} is not {words[kind]}") from error
+    return value
 
 
 def load(name: str) -> Job:

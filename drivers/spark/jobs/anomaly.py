@@ -19,7 +19,7 @@ from ..alerts import tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
-from . import Counts, Job, Option, Run
+from . import Counts, Job, Option, Options, Run
 
 SECOND_US: Final = 1_000_000
 _TEXTS: Final = ("domain", "device_id", "metric", "change", "kind")
@@ -44,9 +44,9 @@ OPTIONS: Final = (
 RULES: Final = tuple(option.name for option in OPTIONS if option.name != "old_s")
 
 
-def rule_of(run: Run) -> DetectorRule:
+def rule_of(given: Options) -> DetectorRule:
     """What the options say. Raises RequestInvalid."""
-    rule = DetectorRule(**{name: run.options[name] for name in RULES})
+    rule = DetectorRule(**{name: given[name] for name in RULES})
     if not 8 <= rule.warm_up <= rule.window <= 10_000:
         raise RequestInvalid("window and warm_up make no sense: 8 <= warm_up <= window <= 10000")
     if not 0 < rule.low < rule.high or rule.confirm < 1 or rule.calm < 1 or rule.hold_s < 0 or rule.stuck < 0:
@@ -58,7 +58,7 @@ def rule_of(run: Run) -> DetectorRule:
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:
     """A row for each alert that is raised or cleared, with times as timestamps."""
-    rule, old_us = rule_of(run), int(run.options["old_s"]) * SECOND_US
+    rule, old_us = rule_of(run.options), int(run.options["old_s"]) * SECOND_US
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         memories = Memories.load(before)
@@ -139,5 +139,6 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    rules=rule_of,
     state_options=("window",),
 )

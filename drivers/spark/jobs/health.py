@@ -21,7 +21,7 @@ from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
 from ..sinks.documents import Kept, keep, whole_ms
-from . import Counts, Job, Option, Run
+from . import Counts, Job, Option, Options, Run
 
 COLLECTION: Final = "health"
 SILENCE: Final = "silence"
@@ -42,17 +42,17 @@ OPTIONS: Final = (
 )
 
 
-def rule_of(run: Run) -> HealthRule:
+def rule_of(given: Options) -> HealthRule:
     """What the options say. Raises RequestInvalid."""
-    rule = HealthRule(*(float(run.options[name]) for name in ("gap", "silent", "least_s", "unknown_s")))
-    if min(rule.gap, rule.silent) <= 1 or min(rule.least_s, rule.unknown_s, run.options["wake_s"]) <= 0:
+    rule = HealthRule(*(float(given[name]) for name in ("gap", "silent", "least_s", "unknown_s")))
+    if min(rule.gap, rule.silent) <= 1 or min(rule.least_s, rule.unknown_s, given["wake_s"]) <= 0:
         raise RequestInvalid("the options make no sense: gap and silent are above 1, and seconds above 0")
     return rule
 
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:
     """The devices that were heard of, or that fell silent, as they are now."""
-    rule = rule_of(run)
+    rule = rule_of(run.options)
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         memories = Memories.load(before)
@@ -198,4 +198,5 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    rules=rule_of,
 )

@@ -5,21 +5,19 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ....entities.errors import RequestInvalid
 from ..findings import USUAL, Limits, Ranges, findings
-from ..unread import Unread
-from ..window import Kept
-from . import Counts, Job, Option, Run
+from ..window import Windowed
+from . import Counts, Job, Option, Options, Run
 from .lake import believable
 
 MAX_ROWS: Final = 100_000
@@ -41,39 +39,8 @@ def transform(readings: DataFrame, run: Run | None = None) -> DataFrame:  # noqa
     return believable(readings)
 
 
-def write(result: DataFrame, run: Run, batch: int) -> Counts:
-    """Keep the findings about a range; in a stream keep the readings, and the findings about the last days."""
-    if run.following:
-        return {**kept_in(run.output, run.options["days"]).add(result, run, batch), **tick(run)}
-    return _judge(result, run)
-
-
-def write_unread(unread: Unread, run: Run, batch: int) -> Counts:
-    """The same of readings that are still to be read: in a stream, whoever reads some keeps them, in one go."""
-    if run.following:
-        return {**kept_in(run.output, run.options["days"]).add(unread.readings, run, batch, unread), **tick(run)}
-    return _judge(transform(unread.readings), run)
-
-
-def tick(run: Run) -> Counts:
-    """Look at the last days again when it is time to."""
-    kept = kept_in(run.output, run.options["days"])
-    spark = SparkSession.getActiveSession()
-    if spark is None or not kept.is_due(run.options["every_s"]):
-        return {}
-    _judge(kept.readings(spark), run)
-    return {"looks": 1}
-
-
-@cache
-def kept_in(folder: Path, days: float) -> Kept:
-    """The readings that a stream keeps beside its results."""
-    return Kept(folder, days)
-
-
-def limits_of(run: Run) -> Limits:
+def limits_of(given: Options) -> Limits:
     """The limits that the options say. Raises RequestInvalid for ranges that are none."""
-    given = run.options
     return Limits(given["gap"], given["skew_ms"], given["drift_ppm"], given["settle_s"], ranges_of(given["ranges"]))
 
 
@@ -105,7 +72,7 @@ def judged(readings: DataFrame, limits: Limits) -> pa.Table:
 
 
 def _judge(readings: DataFrame, run: Run) -> Counts:
-    found = judged(readings, limits_of(run))
+    found = judged(readings, limits_of(run.options))
     save(found, run.output)
     return dict(Counter(found["kind"].to_pylist()))
 
@@ -128,13 +95,15 @@ def cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
+WINDOWED: Final = Windowed(transform, _judge, "looks")
 JOB: Final = Job(
     name="quality",
     version=1,
     transform=transform,
-    write=write,
-    direct=write_unread,
+    write=WINDOWED.write,
+    direct=WINDOWED.write_unread,
     options=OPTIONS,
+    rules=limits_of,
     output="quality",
-    tick=tick,
+    tick=WINDOWED.tick,
 )

@@ -25,7 +25,7 @@ from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
 from ..schema import listed
 from ..sinks.documents import Kept, keep, whole_ms
-from . import Counts, Job, Option, Run
+from . import Counts, Job, Option, Options, Run
 
 COLLECTION: Final = "rollups"
 # Columns of the frame, and what they are called in a document.
@@ -45,13 +45,10 @@ OPTIONS: Final = (
 )
 
 
-def rules_of(run: Run) -> Rules:
+def rules_of(given: Options) -> Rules:
     """What the options say. Raises RequestInvalid."""
-    lateness = int(run.options["lateness_minutes"]) * MINUTE_US
-    if lateness < 0:
-        raise RequestInvalid("lateness_minutes is below 0: give the minutes that readings may come late")
-    counters = dict(_counter(part.strip()) for part in str(run.options["counters"]).split(",") if part.strip())
-    return Rules(lateness, counters, parse_zones(str(run.options["zones"])))
+    counters = dict(_counter(part.strip()) for part in str(given["counters"]).split(",") if part.strip())
+    return Rules(int(given["lateness_minutes"]) * MINUTE_US, counters, parse_zones(str(given["zones"])))
 
 
 def _counter(text: str) -> tuple[str, CounterRule]:
@@ -70,7 +67,7 @@ def _counter(text: str) -> tuple[str, CounterRule]:
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:
     """The rows of all buckets that the readings change. In a batch run, those are all there are."""
-    rules = rules_of(run)
+    rules = rules_of(run.options)
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         state = State.load(before)
@@ -154,5 +151,6 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    rules=rules_of,
     state_options=("lateness_minutes", "zones", "counters"),
 )

@@ -159,17 +159,26 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             every=asked.every,
             migrate=asked.migrate,
         )
-        from ..drivers.spark.source import read_options
-
-        read_options(plan.source)  # what is wrong is said before Spark takes its time to start
-        if not asked.master.startswith(MASTERS):
-            raise RequestInvalid(f"--master {asked.master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
+        _check(plan, asked.master)
         _go(plan, folder, outlets.output, asked)
+
+
+def _check(plan: Plan, master: str) -> None:
+    """Say what is wrong before Spark takes its time to start."""
+    from ..drivers.spark.checkpoints import generation
+    from ..drivers.spark.source import borders, read_options
+    from ..spark import open_ranges
+
+    if not master.startswith(MASTERS):
+        raise RequestInvalid(f"--master {master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
+    wanted = read_options(plan.source)
+    if plan.checkpoint is None or generation(plan.checkpoint) is None:  # else its own place counts
+        borders(open_ranges, wanted)
 
 
 def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
     from ..drivers.spark.runner import Runner
-    from ..drivers.spark.session import open_session
+    from ..drivers.spark.session import close_session, open_session
     from ..spark import IotSphereSource
     from .spark_screen import Screen, stop_on_signals
 
@@ -184,7 +193,7 @@ def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
             with stop_on_signals(runner):
                 progress = runner(screen.show)
         finally:
-            spark.stop()
+            close_session(spark)
     _say(
         _summary(runner, plan, output, time.monotonic() - begun) | dict(sorted(progress.counts.items())), asked.as_json
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from rich.markup import escape
 from rich.status import Status
 
+from ..drivers.spark.failures import hush
 from .console import err
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def line_of(progress: Progress) -> str:
     if progress.batches == 0 and total:
         return f"{done} of {total} tasks done"
     if progress.batches == 0:
-        return "waiting for messages"
+        return "the first batch is under way" if progress.busy else "waiting for messages"
     parts = [f"batch {progress.batches:,}", f"{progress.messages:,} messages"]
     if progress.rows:
         parts.append(f"{progress.rows:,} rows")
@@ -78,6 +79,7 @@ def stop_on_signals(runner: Runner) -> Iterator[None]:
         for each in before:
             signal.signal(each, signal.SIG_DFL)
         err.print("stopping after this batch; once more ends it at once", style="yellow")
+        hush()
         runner.stop()
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from iotsphere.drivers.spark.jobs import Job, Run, quality, report
 from iotsphere.drivers.spark.runner import Plan, Runner
+from iotsphere.drivers.spark.window import kept_in
 from iotsphere.spark import IotSphereSource, telemetry
 from tests.support.telemetry import fill_sqlite
 
@@ -25,6 +26,6 @@ def test_a_stream_keeps_each_reading_of_the_log_once(spark: SparkSession, tmp_pa
     plan = Plan(job, {"log": log, "maxMessagesPerBatch": "600"}, run_to, tmp_path / "checkpoint")
     done = Runner(spark, plan, IotSphereSource)()
     assert (done.messages, done.rows, done.batches, done.counts["rows"]) == (1_000, 1_000, 2, 1_000)
-    kept = quality.kept_in(tmp_path / "out", 0.0).readings(spark)
+    kept = kept_in(tmp_path / "out", 0.0).readings(spark)
     assert kept.exceptAll(telemetry(spark, log=log)).count() == 0
     assert kept.count() == 1_000

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from iotsphere.drivers.spark import findings
 from iotsphere.drivers.spark.jobs import Run
-from iotsphere.drivers.spark.jobs.quality import JOB, cell, kept_in, limits_of, ranges_of, save, write
+from iotsphere.drivers.spark.jobs.quality import JOB, cell, limits_of, ranges_of, save
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
+from iotsphere.drivers.spark.window import kept_in
 from iotsphere.entities.errors import RequestInvalid
 from tests.support.readings import SCHEMA, Fleet, Plan, make
 
@@ -163,7 +164,7 @@ def test_all_planted_faults_are_in_the_findings_and_nothing_else(
     spark: SparkSession, fleet: Fleet, rows: DataFrame, tmp_path: Path
 ) -> None:
     run = quality_run(tmp_path, ranges="temperature=-40..85", skew_ms=5_000.0)
-    counts = write(JOB.transform(rows, run), run, 0)
+    counts = JOB.write(JOB.transform(rows, run), run, 0)
     found = pq.read_table(tmp_path / "findings.parquet")
     assert counts == Counter(found["kind"].to_pylist())
     assert counts.keys() == {"gap", "hole", "duplicate", "late", "clock_untrusted", "clock_drift", "out_of_range"}
@@ -186,7 +187,7 @@ def test_a_stream_looks_at_the_same_readings_as_a_single_pass(
     size = -(-fleet.rows.num_rows // 2)
     for number in (0, 0, 1):
         part = frame(spark, fleet.rows.slice(number * size, size), tmp_path / f"part-{number}")
-        write(JOB.transform(part, run), run, number)
+        JOB.write(JOB.transform(part, run), run, number)
     order = [(name, "ascending") for name in ("partition", "offset", "metric", "sample")]
     held = kept_in(run.output, 0.0).readings(spark).toArrow().cast(SCHEMA).sort_by(order)
     assert held.equals(fleet.rows.sort_by(order))
@@ -207,7 +208,7 @@ def test_ranges_are_read_and_nonsense_is_refused(tmp_path: Path) -> None:
     assert ranges_of("temperature=-40..85, battery=5..,x=..3") == {
         "temperature": (-40.0, 85.0), "battery": (5.0, None), "x": (None, 3.0),
     }  # fmt: skip
-    assert limits_of(quality_run(tmp_path)) == findings.USUAL
+    assert limits_of(quality_run(tmp_path).options) == findings.USUAL
     for text in ("temperature", "=1..2", "temperature=1-2", "temperature=a..b"):
         with pytest.raises(RequestInvalid, match=r"METRIC=LOW\.\.HIGH"):
             ranges_of(text)

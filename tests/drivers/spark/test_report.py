@@ -16,7 +16,7 @@ from playwright.async_api import async_playwright
 from pyspark.sql import SparkSession
 
 from iotsphere.drivers.spark.jobs import Run
-from iotsphere.drivers.spark.jobs.report import JOB, write
+from iotsphere.drivers.spark.jobs.report import JOB
 from iotsphere.drivers.spark.report.facts import STEPS_S, Facts, step_of
 from iotsphere.drivers.spark.report.figures import flow, metric, short, sparkline, told_time
 from iotsphere.drivers.spark.report.page import page, span
@@ -144,7 +144,7 @@ def test_a_report_of_readings_says_what_duckdb_counts(spark: SparkSession, tmp_p
     options = {option.name: option.default for option in JOB.options} | {"title": "Plant <1>"}
     run = Run(options, "app", False, tmp_path / "report", database="")
     rows = frame(spark, fleet, tmp_path / "log")
-    assert write(JOB.transform(rows, run), run, 0) == {"readings": len(fleet.rows), "pages": 1}
+    assert JOB.write(JOB.transform(rows, run), run, 0) == {"readings": len(fleet.rows), "pages": 1}
     words = Elements((tmp_path / "report" / "index.html").read_text(encoding="utf-8")).words
     assert words.count("Plant <1>") == 2
     with duckdb.connect() as connection:

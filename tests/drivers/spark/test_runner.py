@@ -181,6 +181,8 @@ def test_an_error_of_a_worker_is_found_under_the_traces() -> None:
     found = failure_of(RuntimeError(text))
     assert (found.code, found.message, found.retry) == ("log_unavailable", "Redis at h:1 is not available", True)
     assert "every worker" in failure_of(RuntimeError("ModuleNotFoundError: No module named 'iotsphere'")).message
+    gone = failure_of(ConnectionRefusedError(111, "Connection refused"))
+    assert (gone.code, gone.retry, "has ended" in gone.message) == ("unavailable", True, True)
     assert "--migrate" in failure_of(RuntimeError("[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided")).message
     other = failure_of(RuntimeError("Job aborted\nValueError: no such thing\n"))
     assert isinstance(other, JobFailed)
