@@ -164,7 +164,9 @@ async def test_case_b20_a_change_and_a_removal_at_once_end_in_the_removal(gatewa
         await told(page, topic, lambda payload: payload["version"] == version)
         versions = [message["payload"]["version"] for message in await history(gateway, topic)]
         assert versions == sorted(versions)
-        assert set(versions) == set(range(1, version + 1))
+        # Who wrote by hand twice before the gateway looked is told of once more, with the same state.
+        assert max(versions) in (version, version + 1)
+        assert set(versions) == set(range(1, max(versions) + 1))
 
 
 async def test_a_mapped_collection_that_anybody_writes_reaches_the_browser(gateway: Gateway, shell: Shell) -> None:

@@ -60,7 +60,7 @@ class House:
         self.form = ShadowDocument()
         self.ends: dict[str, tuple[int, int]] = {}
         self.shadows = Shadows(database, self.form, clock, self._ends)
-        self.history = ShadowHistory(database, self.form)
+        self.history = ShadowHistory(database, self.form, clock)
         self.fleet = Fleet(database, self.shadows)
         self.told: list[Change] = []
         self._token = ""

@@ -128,7 +128,7 @@ class State:
         form = ShadowDocument()
         messages = CommandMessages(edge)
         self.shadows = Shadows(database, form, clock, partial(_ends, log), Removed(database, ground.devices))
-        self.history = ShadowHistory(database, form)
+        self.history = ShadowHistory(database, form, clock)
         self.commands = Commands(database, ground.publish, messages.request, partial(_known, ground.devices), clock)
         self.notifications = Notifications(database, clock)
         self.preferences = Preferences(database, clock)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from iotsphere.entities.errors import NotFound, RequestInvalid
+from iotsphere.entities.errors import NotFound, RequestInvalid, Unavailable
 from iotsphere.entities.fleet import parse_fleet_filter
 from iotsphere.entities.shadow import ShadowKey
 from iotsphere.use_cases import fleet
@@ -105,9 +106,36 @@ async def test_what_is_kept_no_more_is_said_to_be_so(house: House) -> None:
         await house.database.put("shadow_history", Write(f"{KEY.text}@{version:012d}", stored, None))
     with pytest.raises(RequestInvalid, match="version 2 of this shadow is not kept: it can be had from version 4 on"):
         await house.history.at_version(KEY, 2)
-    with pytest.raises(RequestInvalid, match="version 3 of this shadow is not kept"):
+    with pytest.raises(RequestInvalid, match="that time of this shadow is not kept: it can be had from version 4 on"):
         await house.history.at_time(KEY, times[2])
     assert (await house.history.at_time(KEY, times[3])).version == 4
+
+
+async def test_who_asks_for_a_version_that_is_only_being_written_waits_for_it(house: House) -> None:
+    times: list[int] = []
+    for number in range(3):
+        house.clock.advance(1_000)
+        times.append(house.clock.now())
+        await house.shadows.desire(KEY, wanted({"n": number}))
+    asking = [asyncio.ensure_future(house.history.at_version(KEY, 2)),
+              asyncio.ensure_future(house.history.at_time(KEY, times[0]))]  # fmt: skip
+    await asyncio.sleep(0.1)
+    assert not any(each.done() for each in asking)
+    await house.catch_up()
+    assert [(await each).version for each in asking] == [2, 1]
+
+
+async def test_who_asks_while_nobody_writes_versions_is_told_to_ask_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iotsphere.use_cases.shadow.history.LOOK_AGAIN_S", 0.0)
+    for number in range(2):
+        await house.shadows.desire(KEY, wanted({"n": number}))
+    with pytest.raises(Unavailable, match="version 1 of this shadow is being written: ask again in a moment"):
+        await house.history.at_version(KEY, 1)
+    house.clock.advance(60_001)
+    with pytest.raises(RequestInvalid, match="it can be had in no earlier version than the present one"):
+        await house.history.at_version(KEY, 1)
 
 
 # The fleet
