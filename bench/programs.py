@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.servers import die_with_parent
+from tests.support.processes import die_with_parent
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / ".build"

@@ -20,6 +20,7 @@ import iotsphere
 from tests.client.house import Talker
 from tests.support import servers
 from tests.support.gateway import ROOT, Gateway
+from tests.support.processes import die_with_parent
 from tests.support.waiting import until
 
 from .clients import Letter, browser, letters
@@ -126,7 +127,7 @@ def worker(group: Group, sink: Sink, die_after: int = 0) -> Iterator[subprocess.
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TOKEN": group.gateway.token},
         stdin=subprocess.DEVNULL,
-        preexec_fn=servers.die_with_parent,  # noqa: PLW1509 - nothing else ties its life to ours
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - nothing else ties its life to ours
     )
     try:
         yield process

@@ -10,7 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.support.servers import binary, die_with_parent, environment, missing
+from tests.support.processes import die_with_parent
+from tests.support.servers import binary, environment, missing
 
 from .library import WITHIN_S, Got, Login, Lost, Refused
 

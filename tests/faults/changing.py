@@ -19,7 +19,7 @@ from typing import Any, Self
 import httpx
 
 from tests.support.gateway import ROOT
-from tests.support.servers import die_with_parent
+from tests.support.processes import die_with_parent
 from tests.support.waiting import until
 
 WITHIN = 120

@@ -18,7 +18,8 @@ import pytest
 
 from tests.support.foreign import foreign
 from tests.support.gateway import ROOT
-from tests.support.servers import Server, die_with_parent, mosquitto
+from tests.support.processes import die_with_parent
+from tests.support.servers import Server, mosquitto
 
 FILE = """\
 name = "plant"

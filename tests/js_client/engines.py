@@ -18,7 +18,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from tests.support.gateway import ROOT
-from tests.support.servers import binary, die_with_parent, environment, missing
+from tests.support.processes import die_with_parent
+from tests.support.servers import binary, environment, missing
 
 HARNESS: Final = Path(__file__).with_name("harness.mjs")
 LIBRARY: Final = ROOT / "clients/js/lib/iotsphere.min.js"

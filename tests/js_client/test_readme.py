@@ -11,7 +11,8 @@ import pytest
 
 from tests.js_client.engines import NODE_OPTIONS, Node
 from tests.support.gateway import ROOT, Gateway
-from tests.support.servers import binary, die_with_parent
+from tests.support.processes import die_with_parent
+from tests.support.servers import binary
 
 README = (ROOT / "clients" / "js" / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^## ([^\n]+)$.*?^```js\n(.*?)^```", README, re.MULTILINE | re.DOTALL)

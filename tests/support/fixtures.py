@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from . import gateway as gateways
 from . import mongo, servers
 from .servers import Server
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Starter = Callable[..., Server]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def mothers() -> Iterator[None]:
+    """Gateways are started by a process that has loaded the product already."""
+    gateways.mothers = {}
+    yield
+    for mother in gateways.mothers.values():
+        mother.close()
+    gateways.mothers = None
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,16 @@ from typing import NamedTuple, Self
 import httpx
 import psutil
 
-from .servers import die_with_parent, free_port
+from .mother import Child, Mother
+from .processes import die_with_parent
+from .servers import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the gateways of the tests and of the benchmark run from: the sources, or what `make compiled` made of them.
 SOURCES = (ROOT / os.environ.get("IOTSPHERE_SOURCES", "src")).resolve()
 READY_WITHIN = 60.0
+# Who starts the gateways of a test run, by where their package lies; the benchmark starts each from the shell's side.
+mothers: dict[Path, Mother] | None = None
 POLL = 0.02
 
 
@@ -64,7 +68,7 @@ class Gateway:
         self.token = ""
         self.endpoints: dict[str, str] = {}
         self._doors = {f"--{name}": f"127.0.0.1:{free_port()}" for name in ("mqtt", "websocket", "http")}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Child | None = None
         self._log_path = data.with_name(data.name + ".gateway.log")
         self._answer_path = data.with_name(data.name + ".ready.json")
 
@@ -96,15 +100,22 @@ class Gateway:
 
     def _launch(self) -> None:
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "iotsphere", "up", "--data", str(self.data), "--log", self.log, "--json"]
+        arguments = ["up", "--data", str(self.data), "--log", self.log, "--json"]
         for name, address in self._doors.items():
-            command += [name, address]
+            arguments += [name, address]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
         environment |= {f"IOTSPHERE_{name.upper()}": str(value) for name, value in self.settings.items()}
         environment["PYTHONPATH"] = str(self.sources)
+        if mothers is not None:
+            mother = mothers.get(self.sources)
+            if mother is None:
+                mother = mothers[self.sources] = Mother(self.sources)
+            self._answer_path.write_bytes(b"")
+            self._process = mother.start(arguments, environment, self._answer_path, self._log_path)
+            return
         with self._answer_path.open("wb") as out, self._log_path.open("ab") as err:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "iotsphere", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -161,7 +172,7 @@ class Gateway:
                 raise GatewayFailed(f"the gateway did not end within {within:.0f} s of {how.name}:\n{self.tail()}")
             await asyncio.sleep(POLL)
         self._process = None
-        return process.returncode
+        return process.wait()
 
     async def restart(self) -> None:
         """Start it again on the same ports and data; whatever still runs is killed first."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .gateway import SOURCES
-from .servers import die_with_parent
+from .processes import die_with_parent
 
 
 class Playground(NamedTuple):

@@ -8,7 +8,6 @@ kernel ties that signal to the thread that forked.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import platform
@@ -26,11 +25,11 @@ from typing import Final, NoReturn, Self
 
 import pytest
 
+from .processes import die_with_parent
+
 ROOT: Final = Path(__file__).parents[2]
 UNPACKED: Final = ROOT / ".servers"
 PORTS: Final = (15_000, 32_000)
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class ServerFailed(RuntimeError):
@@ -274,8 +273,3 @@ def _folders(kind: str) -> list[str]:
     if kind == "bin":
         return [str(UNPACKED / "usr/bin"), str(UNPACKED / "usr/sbin")]
     return [str(path) for path in (*UNPACKED.glob("usr/lib/*-linux-gnu*"), *UNPACKED.glob("lib/*-linux-gnu*"))]
-
-
-def die_with_parent() -> None:
-    if sys.platform == "linux":
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

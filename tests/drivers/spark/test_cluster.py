@@ -17,7 +17,8 @@ import pytest
 
 from iotsphere.drivers.spark.session import java_home
 from tests.support.gateway import ROOT
-from tests.support.servers import Server, answers, die_with_parent, free_port
+from tests.support.processes import die_with_parent
+from tests.support.servers import Server, answers, free_port
 from tests.support.telemetry import fill_redis
 
 HOME = Path(pyspark.__file__).parent
