@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def fill_lake(folder: Path) -> int:
-    """Make a lake without Spark, and return how many different samples are in it."""
-    rows = make(readings=6_000, devices=5, period_s=300).rows
+    """Make a lake of the last day without Spark, and return how many different samples are in it."""
+    rows = make(readings=6_000, devices=5, period_s=300, start=datetime.now(UTC) - timedelta(days=1)).rows
     dated = rows.append_column(DATE, rows["event_time"].cast(pa.timestamp("us")).cast(pa.date32()))
     lake = DeltaLake(folder)
     lake.provide(dated.schema)
@@ -35,7 +36,7 @@ def fill_lake(folder: Path) -> int:
 
 
 def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
-    samples = fill_lake(tmp_path / "lake")
+    samples = fill_lake(tmp_path / ".iotsphere" / "lake")
     page = (ROOT / "docs" / "how-to" / "analyse-the-lake.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
@@ -49,8 +50,10 @@ def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert f"[({samples},)]" in result.stdout
-    for told in ("meter-00000", "clock_untrusted", "late", "2026-03-01"):
+    yesterday = str(datetime.now(UTC).date() - timedelta(days=1))
+    for told in ("meter-00000", "clock_untrusted", "late", yesterday, "Name: value"):
         assert told in result.stdout, told
+    assert "Series([]" not in result.stdout
 
 
 @pytest.mark.slow
