@@ -84,7 +84,7 @@ class Edge:
         if principal.expires_at and principal.expires_at <= self._clock.now():
             raise Forbidden("the credential has expired: get a new one and connect again")
         if place.domain != principal.domain or not principal.may(action, topic):
-            raise Forbidden(f"{principal.kind} {principal.name!a} may not {action} on {topic!a}: ask for a grant")
+            raise principal.refusal(action, topic)
         if is_told_by_gateway(place):
             raise Forbidden(f"{topic!a} is told by the gateway alone: subscribe to it")
         return self._route(place, principal.name)

@@ -53,12 +53,24 @@ class Principal:
             grant.action == action and grant.filter.covers(wanted) for grant in self.grants
         )
 
+    def refusal(self, action: str, topic: str) -> Forbidden:
+        """The error for an action on a topic that no grant allows: says what to do instead, or who gives a grant."""
+        text = f"{self.kind} {self.name!a} may not {action} on {topic!a}"
+        if topic.partition("/")[0] != self.domain:
+            return Forbidden(f"{text}: its topics begin with {f'{self.domain}/'!a}, and no grant reaches beyond")
+        own = f"{self.domain}/devices/{self.name}/"
+        if self.kind == "device" and not topic.startswith(own):
+            return Forbidden(f"{text}: a device speaks for itself, on topics that begin with {own!a}")
+        token = f"iotsphere token {f'{self.kind}:{self.name}'!a} --grant {f'{action}:TOPIC'!a}"
+        return Forbidden(f"{text}: ask the operator for a token with that grant ({token})")
+
     def require(self, action: str, filters: Iterable[TopicFilter]) -> None:
         """Raise Forbidden for the first filter that no single grant covers."""
         for wanted in filters:
             if not self.may_all(action, wanted):
                 raise Forbidden(
-                    f"{wanted.text!a} is not open to {self.name!a}; ask for a filter inside your grants",
+                    f"{wanted.text!a} is not open to {self.name!a}; ask for a filter inside your grants, "
+                    "or the operator for a token with more of them",
                     filter=wanted.text,
                 )
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from ...entities.command import Command, derived_id
-from ...entities.errors import Forbidden, MessageRefused, NotFound, RequestInvalid
+from ...entities.errors import MessageRefused, NotFound, RequestInvalid
 from ...entities.principal import Principal
 from ...entities.shadow import Shadow, ShadowKey
 from ...entities.topic import action_on, is_device_id, is_shadow_name, is_user_id
@@ -213,7 +213,7 @@ def _encoded(payload: Facts) -> bytes:
 def _require(who: Principal, action: str, topic: str) -> None:
     """Asked before anything is looked up, so a refusal tells nothing of what is there."""
     if not who.may(action, topic):
-        raise Forbidden(f"{who.kind} {who.name!a} may not {action} on {topic!a}: ask for a grant")
+        raise who.refusal(action, topic)
 
 
 def _device(text: str) -> str:

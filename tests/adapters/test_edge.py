@@ -103,7 +103,30 @@ def test_another_domain_reads_the_same_whether_it_exists_or_not() -> None:
     for domain in ("acme", "nowhere"):
         with pytest.raises(Forbidden) as caught:
             EDGE.route(OPERATOR, f"{domain}/system/alerts")
-        assert caught.value.message == f"user 'olga' may not publish on '{domain}/system/alerts': ask for a grant"
+        said = f"user 'olga' may not publish on '{domain}/system/alerts'"
+        assert caught.value.message == f"{said}: its topics begin with 'iotsphere/', and no grant reaches beyond"
+
+
+@pytest.mark.parametrize(
+    ("principal", "topic", "remedy"),
+    [
+        (
+            Principal("user", "ann", "iotsphere"),
+            "iotsphere/system/alerts",
+            "ask the operator for a token with that grant (iotsphere token 'user:ann' --grant 'publish:TOPIC')",
+        ),
+        (
+            DEVICE,
+            "iotsphere/devices/dev-2/telemetry",
+            "a device speaks for itself, on topics that begin with 'iotsphere/devices/dev-1/'",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_do(principal: Principal, topic: str, remedy: str) -> None:
+    with pytest.raises(Forbidden) as caught:
+        EDGE.route(principal, topic)
+    who = f"{principal.kind} '{principal.name}'"
+    assert caught.value.message == f"{who} may not publish on '{topic}': {remedy}"
 
 
 def test_a_principal_of_a_domain_that_was_never_made_is_told() -> None:

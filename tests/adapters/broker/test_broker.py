@@ -157,7 +157,7 @@ async def test_refusals_are_raised(
 
 async def test_publishing_needs_a_grant(connect: Open, house: House) -> None:
     async with connect(f"subscribe:{EVERYTHING}") as broker:
-        with pytest.raises(Forbidden, match="ask for a grant"):
+        with pytest.raises(Forbidden, match="ask the operator for a token with that grant"):
             await broker.publish(TOPIC, 1)
     (letter,) = house.entries(lambda topic: topic == f"{DOMAIN}/system/dead-letters")
     assert b'"reason":"acl_denied"' in letter.record.body
