@@ -63,7 +63,7 @@ def _second(seconds: int) -> str:
     return f"{day.year:04d}-{day.month:02d}-{day.day:02d}T{hour:02d}:{minute:02d}:{second:02d}."
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)
 def iso(time: int) -> str:
     """Write ms since 1970 as ISO-8601 in UTC: ``2026-01-01T00:00:00.000Z``. Beyond the years 1 to 9999: their end."""
     if not _EARLIEST <= time <= _LATEST:
@@ -71,7 +71,7 @@ def iso(time: int) -> str:
     return _second(time // 1000) + _MILLISECONDS[time % 1000]
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)
 def iso_bytes(time: int) -> bytes:
     """As ``iso``, but bytes, for splicing into a body."""
     return iso(time).encode()

@@ -235,7 +235,7 @@ class TopicFilter(NamedTuple):
         return _channels(self)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)
 def parse_filter(text: str) -> TopicFilter:
     """Take a filter apart.
 

@@ -102,11 +102,11 @@ class LastValues:
 
     def _candidates(self, wanted: TopicFilter) -> Iterator[tuple[str, str]]:
         stem = wanted.levels[:STEM_LEVELS]
-        pattern = _pattern(wanted)
         if len(stem) == STEM_LEVELS and "+" not in stem and "#" not in stem:
             below = self._below.get(_stem(stem), {})
-            yield from [(topic, channel) for topic, channel in below.items() if pattern.match(topic)]
+            yield from [(topic, channel) for topic, channel in below.items() if wanted.matches(topic)]
             return
+        pattern = _pattern(wanted)  # to make one costs more than to look at a few topics, and it is kept by the library
         for channel in sorted(wanted.channels):
             topics = self._values.get((wanted.domain, channel), {})
             yield from [(topic, channel) for topic in topics if pattern.match(topic)]
