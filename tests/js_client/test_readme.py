@@ -16,13 +16,14 @@ from tests.support.servers import binary
 
 README = (ROOT / "clients" / "js" / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^## ([^\n]+)$.*?^```js\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+WITH_DEVICE = "queued running 50 succeeded succeeded opened"
 PRINTED = {
     "Begin": r"iotsphere/devices/d1/telemetry/temperature 21\.5",
     "A live page": r"connecting open [0-9]+ values .*true closed",
     "Go on after a reload": r"[A-Za-z0-9_-]+",
     "Publish": r"1 to be sent 0 to be sent in the log at telemetry/\d/\d+-\d+",
     "Change a shadow": "",
-    "Send a command": "queued running 50 succeeded succeeded opened",
+    "Send a command": WITH_DEVICE,
     "Play the past": r".*",
 }
 DEVICE = """
@@ -48,6 +49,20 @@ def test_each_example_is_known_here() -> None:
 @pytest.mark.parametrize(("title", "code"), EXAMPLES, ids=[title for title, _ in EXAMPLES])
 async def test_example_runs(title: str, code: str, node: Node, gateway: Gateway, tmp_path: Path) -> None:
     await node.run(DEVICE, url=gateway.websocket, token=gateway.token)
+    printed = await run_program(code, gateway, tmp_path)
+    assert re.fullmatch(PRINTED[title], printed), printed
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_command_ends_while_its_device_is_away(gateway: Gateway, tmp_path: Path) -> None:
+    code = dict(EXAMPLES)["Send a command"]
+    assert code.count("10_000") == 2
+    printed = await run_program(code.replace("10_000", "1_000").replace('"d1"', '"d2"'), gateway, tmp_path)
+    assert re.fullmatch(r"(accepted )?queued expired expired", printed), printed
+
+
+async def run_program(code: str, gateway: Gateway, tmp_path: Path) -> str:
+    """What an example prints, on one line."""
     program = tmp_path / "example.mjs"
     library = ROOT / "clients" / "js" / "lib" / "iotsphere.js"
     assert "ws://127.0.0.1:8765" in code
@@ -64,4 +79,4 @@ async def test_example_runs(title: str, code: str, node: Node, gateway: Gateway,
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     printed = " ".join(out.decode().split())
     assert process.returncode == 0, printed
-    assert re.fullmatch(PRINTED[title], printed), printed
+    return printed

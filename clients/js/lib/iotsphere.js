@@ -38,6 +38,7 @@ var ANSWER_WITHIN = 1e4;
 var STEADY = 5e3;
 var TOO_FAST_PAUSE = 5e3;
 var MAX_TIMER = 2 ** 31 - 1;
+var NO_WEBSOCKET = "no WebSocket here: use Node.js 22, start Node.js 20 with --experimental-websocket, or give the option WebSocket";
 var isFinal = (code) => code > 1001 && code < 1011 && code !== 1005 && code !== 1006 || code >= 4400 && code < 4500 && ![4401, 4408, 4429].includes(code);
 var Connection = class {
   state = "connecting";
@@ -122,7 +123,9 @@ var Connection = class {
     }
   }
   #open(token) {
-    const socket = new (this.#options.WebSocket ?? WebSocket)(this.#url, SUBPROTOCOL);
+    const { WebSocket = globalThis.WebSocket } = this.#options;
+    if (!WebSocket) return this.close(new IotSphereError("no_websocket", NO_WEBSOCKET));
+    const socket = new WebSocket(this.#url, SUBPROTOCOL);
     this.#socket = socket;
     this.#after("open", OPEN_WITHIN, () => this.#lost(1006, "no answer in time"));
     socket.onopen = async () => {

@@ -37,10 +37,15 @@ export interface CommandOptions {
   id?: string;
   /** Stands for one command of this caller, however often and wherever it is sent. */
   idempotencyKey?: string;
+  /** Not handed to the device after this time: it ends as `expired` then. In 24 hours by default, 30 days at most. */
   expiresAt?: Date | string;
-  /** Seconds that the device has for it. */
+  /**
+   * Seconds that the device has, from being handed the command and from each report of progress; 60 by default. Not the
+   * `timeout` of requests, which is milliseconds that you wait: to wait less, give a `signal`, or `expiresAt` for a
+   * device that may be away.
+   */
   timeout?: number;
-  /** Stops waiting; the command goes on, unless you `cancel` it. */
+  /** Stops waiting: rejects with its reason. The command goes on, unless you `cancel` it. */
   signal?: AbortSignal;
 }
 

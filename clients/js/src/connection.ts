@@ -10,6 +10,8 @@ const ANSWER_WITHIN = 10_000;
 const STEADY = 5_000; // open for so long, the next attempts begin with short pauses again
 const TOO_FAST_PAUSE = 5_000;
 const MAX_TIMER = 2 ** 31 - 1;
+const NO_WEBSOCKET =
+  "no WebSocket here: use Node.js 22, start Node.js 20 with --experimental-websocket, or give the option WebSocket";
 
 /** What a connection tells its client. */
 export interface Hooks {
@@ -117,7 +119,9 @@ export class Connection {
   }
 
   #open(token: string | undefined): void {
-    const socket = new (this.#options.WebSocket ?? WebSocket)(this.#url, SUBPROTOCOL);
+    const { WebSocket = globalThis.WebSocket } = this.#options;
+    if (!WebSocket) return this.close(new IotSphereError("no_websocket", NO_WEBSOCKET));
+    const socket = new WebSocket(this.#url, SUBPROTOCOL);
     this.#socket = socket;
     this.#after("open", OPEN_WITHIN, () => this.#lost(1006, "no answer in time"));
     socket.onopen = async () => {

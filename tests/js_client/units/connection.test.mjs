@@ -56,6 +56,15 @@ async function open(options = {}) {
   return { client, states };
 }
 
+test("a platform without WebSocket is told what to do", async () => {
+  const { WebSocket } = globalThis;
+  delete globalThis.WebSocket;
+  const client = connect("ws://gateway/", { token: "t" });
+  await assert.rejects(client.opened(), { code: "no_websocket", retry: false, message: /Node\.js 22.*--experimental-websocket.*option WebSocket/ });
+  assert.equal(client.state, "closed");
+  if (WebSocket) globalThis.WebSocket = WebSocket;
+});
+
 for (const code of [1002, 1003, 1007, 1008, 1009, 1010, 4400, 4401, 4403, 4499]) {
   test(`${code} is the end`, async () => {
     const { client, states } = await open();

@@ -54,7 +54,7 @@ export interface ConnectOptions {
     token?: TokenSource;
     /** Aborting it closes the client. */
     signal?: AbortSignal;
-    /** For an answer; 30 000. */
+    /** For an answer, milliseconds; 30 000. The `timeout` of a command is another thing: seconds that the device has. */
     timeout?: number;
     /** Between two attempts: a random time up to `min`, twice that, … up to `max`; 250 and 30 000. */
     backoff?: {
@@ -74,6 +74,7 @@ export interface ConnectOptions {
     hiddenAfter?: number;
     /** The first level of topics, for commands; `iotsphere`. */
     domain?: string;
+    /** Where the platform has none, such as the `WebSocket` of the package `ws`. */
     WebSocket?: typeof WebSocket;
 }
 export type ClientState = "connecting" | "open" | "waiting" | "closed";
