@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ..entities.errors import NotFound
 from ..entities.message import Entry
 from ..entities.principal import Principal
 from .access.devices import Device, Devices
@@ -13,6 +14,8 @@ from .roster import Roster
 
 PAGE: Final = 500
 MAX_LOOKED_AT: Final = 5_000
+PRESENCE: Final = "presence"
+PARTS: Final = (PRESENCE, "telemetry", "shadow/document", "commands/status")
 
 
 class Standing(NamedTuple):
@@ -46,7 +49,9 @@ class Overview:
         looked_at = 0
         while looked_at < MAX_LOOKED_AT:
             devices = await self._devices.list(domain, after, PAGE)
-            mine = [one for one in devices if principal.may("subscribe", f"{domain}/devices/{one.device_id}/presence")]
+            mine = [
+                one for one in devices if principal.may("subscribe", f"{domain}/devices/{one.device_id}/{PRESENCE}")
+            ]
             mine = mine[: limit - len(found)]
             labels = await self._roster.labels(domain, [one.device_id for one in mine]) if mine else {}
             found += [self._standing(one, labels.get(one.device_id, {})) for one in mine]
@@ -57,6 +62,24 @@ class Overview:
             looked_at += len(devices)
             after = devices[-1].device_id
         return OverviewPage(found, after)
+
+    async def one(self, principal: Principal, device_id: str) -> OverviewPage:
+        """A page of that device alone; of none where it is not registered, or the principal may listen to nothing of it.
+
+        Who may not listen to its presence learns that it is there, and no more.
+        """
+        domain = principal.domain
+        open_to = [part for part in PARTS if principal.may("subscribe", f"{domain}/devices/{device_id}/{part}")]
+        try:
+            device = await self._devices.get(domain, device_id) if open_to else None
+        except NotFound:
+            device = None
+        if device is None:
+            return OverviewPage((), None)
+        if PRESENCE not in open_to:
+            return OverviewPage((Standing(device, {}, None, None),), None)
+        labels = await self._roster.labels(domain, [device_id])
+        return OverviewPage((self._standing(device, labels.get(device_id, {})),), None)
 
     def _standing(self, device: Device, labels: Mapping[str, str]) -> Standing:
         presence: Entry | None = None

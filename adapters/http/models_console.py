@@ -71,7 +71,8 @@ class OverviewBody(Model):
 
 
 class OverviewQuery(Model):
-    """Which page of the devices."""
+    """Which page of the devices, or which one of them."""
 
+    device: str = Field(default="", max_length=64)
     after: str = Field(default="", max_length=64)
     limit: int = Field(default=100, ge=1, le=MAX_PAGE)

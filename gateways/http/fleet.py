@@ -40,9 +40,14 @@ Fleet = Annotated[ClientFleet, Depends(_fleet)]
 )
 @allow(SUBSCRIBERS)
 async def overview(query: Annotated[OverviewQuery, Query()], use: Use, caller: Caller) -> OverviewBody:
-    """Registered devices whose presence the caller may listen to: labels, presence, and the newest telemetry."""
+    """Registered devices whose presence the caller may listen to: labels, presence, and the newest telemetry.
+
+    With `device` that one alone; none where no such device is registered, or the caller may listen to nothing of it.
+    """
     if use.overview is None:
         raise NotFound
+    if query.device:
+        return console_views.overview(await use.overview.one(caller, query.device))
     return console_views.overview(await use.overview.page(caller, query.after, query.limit))
 
 

@@ -63,3 +63,19 @@ async def test_only_devices_are_shown_whose_presence_one_may_listen_to(monkeypat
         second = await overview_of(rooms).page(ann, "d3")
         assert [one.device.device_id for one in second.devices] == ["d7"]
         assert await overview_of(rooms).page(Principal("user", "bob", "iotsphere")) == ([], "d3")
+
+
+async def test_one_device_is_told_of_to_whoever_may_listen_to_some_of_it() -> None:
+    async with open_rooms() as rooms:
+        await rooms.devices.register("iotsphere", "a")
+        await rooms.state.roster.keep("iotsphere", "a", {"city": "sf"})
+        await rooms.come_online("iotsphere", "a")
+        overview = overview_of(rooms)
+        (whole,) = (await overview.one(operator("iotsphere"), "a")).devices
+        assert (whole.device.device_id, whole.labels, whole.presence is None) == ("a", {"city": "sf"}, False)
+        grant = parse_grant("subscribe:iotsphere/devices/+/telemetry/#", domain="iotsphere")
+        (little,) = (await overview.one(Principal("user", "ann", "iotsphere", (grant,)), "a")).devices
+        assert (little.device.device_id, little.labels, little.presence) == ("a", {}, None)
+        nobody = Principal("user", "bob", "iotsphere")
+        for who, name in ((operator("iotsphere"), "nonesuch"), (operator("iotsphere"), "+/a"), (nobody, "a")):
+            assert await overview.one(who, name) == ((), None)

@@ -119,4 +119,6 @@ async def test_the_fleet_is_shown_at_a_glance(door: Door, api: httpx.AsyncClient
         "metric": "temperature", "value": 21.5, "unit": "Cel",
     }  # fmt: skip
     (second,) = (await api.get("/api/v1/fleet", params={"after": "d1"})).json()["devices"]
+    assert (await api.get("/api/v1/fleet", params={"device": second["device_id"]})).json()["devices"] == [second]
+    assert (await api.get("/api/v1/fleet", params={"device": "nonesuch"})).json() == {"devices": [], "after": None}
     assert (second["newest"]["metric"], second["newest"]["value"], second["presence"]) == ("", None, None)
