@@ -51,7 +51,8 @@ docs: setup
 
 run:
 	@.ci/venv run
-	@$(PY) -m iotsphere up --demo --data .iotsphere $(ARGS)
+	@trap : INT; $(PY) -m iotsphere up --demo --data .iotsphere $(ARGS) || { \
+		echo "With make, options such as --data DIR go into ARGS: make run ARGS='--data DIR'" >&2; exit 1; }
 
 up:
 	@deploy/secrets.sh

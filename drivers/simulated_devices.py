@@ -29,12 +29,14 @@ SETS: Final = {"sf": "sf-temps.csv", "seattle": "seattle-temps.csv"}
 STATIONS_PER_CITY: Final = 3
 BAD_VALUE_EVERY: Final = 30
 RECONNECT_S: Final = 2.0
+MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 60
-# What may be desired of a station, and which values it takes.
+# What may be desired of a station, and which values it takes; then in words.
 WISHES: Final[dict[str, Callable[[Any], bool]]] = {
-    "interval": lambda value: type(value) in (int, float) and 0.1 <= value <= MAX_INTERVAL_S,
+    "interval": lambda value: type(value) in (int, float) and MIN_INTERVAL_S <= value <= MAX_INTERVAL_S,
     "unit": lambda value: value in ("Cel", "[degF]"),
 }
+BOUNDS: Final = f'an interval from {MIN_INTERVAL_S} to {MAX_INTERVAL_S} (seconds), and a unit of "Cel" or "[degF]"'
 
 
 class Station(NamedTuple):
@@ -127,7 +129,7 @@ class Weather:
             if name in WISHES and WISHES[name](value):
                 taken[name] = value
             else:
-                refused[f"/{name}"] = f"a weather station takes {', '.join(WISHES)} within its bounds"
+                refused[f"/{name}"] = f"a weather station takes {BOUNDS}"
         if taken or refused:
             self._state.update(taken)
             self._wake.set()

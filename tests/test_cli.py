@@ -74,6 +74,13 @@ async def test_from_a_device_to_the_terminal_and_across_a_restart(own_gateway: G
 
     [letter] = envelopes(await iotsphere_command("dead-letters", "list", "--data", data, "--json"))
     assert letter["reason"] == "payload_not_json"
+    lines = (await iotsphere_command("dead-letters", "list", "--data", data)).splitlines()
+    received = f"{letter['received_at'][:19]}Z"
+    assert [line.split()[:5] for line in lines] == [
+        ["received", "id", "reason", "source", "topic"],
+        [received, *(letter[name] for name in ("id", "reason", "source", "topic"))],
+    ]
+    assert lines[1].endswith(letter["detail"])
     shown = json.loads(await iotsphere_command("dead-letters", "show", letter["id"], "--data", data))
     assert shown["topic"] == "iotsphere/devices/sensor-1/telemetry/temperature"
     await iotsphere_command("dead-letters", "discard", letter["id"], "--data", data)
@@ -177,11 +184,31 @@ async def test_a_second_gateway_on_the_same_data_is_refused(gateway: Gateway) ->
     assert "is written by process" in told
 
 
-async def test_a_port_in_use_is_named(gateway: Gateway, tmp_path: Path) -> None:
-    host, port = gateway.mqtt
-    told = await iotsphere_process("up", "--data", str(tmp_path / "other"), "--mqtt", f"{host}:{port}", expect=2)
-    assert f"{host}:{port}" in told
-    assert "--mqtt" in told
+async def test_ports_in_use_are_named_all_at_once(gateway: Gateway, tmp_path: Path) -> None:
+    taken = ":".join(map(str, gateway.mqtt)), httpx.URL(gateway.http).netloc.decode()
+    words = ("--mqtt", taken[0], "--websocket", "127.0.0.1:0", "--http", taken[1])
+    told = await iotsphere_process("up", "--data", str(tmp_path / "other"), *words, expect=2)
+    why = "address already in use"
+    assert told.lower() == (
+        f"request_invalid: cannot listen on {taken[0]} for mqtt ({why}), {taken[1]} for http ({why}); "
+        "choose another with --mqtt host:port --http host:port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("device list", 2), ("device remove x", 2), ("device rotate x", 2), ("console", 2), ("ledger", 1),
+        ("dead-letters list", 1), ("shadow get x", 1), ("command list x", 1), ("tail iotsphere/#", 1),
+        ("publish iotsphere/system/status 1", 1), ("spark report", 1), ("spark --lag", 1),
+    ],
+)  # fmt: skip
+async def test_a_command_in_the_wrong_folder_makes_nothing_there(line: str, code: int, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    told = await iotsphere_command(*line.split(), "--data", str(folder), expect=code)
+    assert str(folder) in told
+    assert "--data" in told
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("words", [("run", "cook"), ("up", "--log", "mongodb://x"), ("up", "--mqtt", "nowhere")])

@@ -38,6 +38,9 @@ async def test_stations_honour_desired_state_and_answer_commands(tmp_path: Path)
             shadow = await until_wish(api, "weather-sf-1", "/color", "refused")
             assert shadow["reported"] == {"interval": 0.5, "unit": "Cel", "firmware": "1.0.0"}
             assert shadow["delta"] == {}
+            assert shadow["wishes"]["/color"]["reason"] == (
+                'a weather station takes an interval from 0.1 to 60 (seconds), and a unit of "Cel" or "[degF]"'
+            )
             done = (await api.post(f"{path}/commands", json={"payload": {"action": "restart"}, "wait": 30})).json()
             assert (done["state"], done["result"]) == ("succeeded", {"firmware": "1.0.0", "restarted": True})
             assert [step["state"] for step in done["steps"]][-2:] == ["running", "succeeded"]

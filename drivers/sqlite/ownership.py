@@ -32,7 +32,8 @@ class Ownership:
             holder = self._content()[0]
             self.give_up()
             raise LogUnavailable(
-                f"{self._directory} is written by process {holder}: stop it first, or use another data folder",
+                f"{self._directory} is written by process {holder}: stop it first, or use another data folder with "
+                "--data DIR or IOTSPHERE_DATA",
                 pid=holder,
             ) from error
         except OSError as error:

@@ -44,7 +44,10 @@ class SqliteRanges:
     def __enter__(self) -> Self:
         """Open the file. Raises LogUnavailable."""
         if not self._path.exists():
-            raise LogUnavailable(f"there is no log at {self._path}: start its gateway first, or name its data folder")
+            raise LogUnavailable(
+                f"there is no log at {self._path}: start its gateway first, or name its data folder with --data DIR or "
+                "IOTSPHERE_DATA"
+            )
         try:
             self._connection = open_reader(self._path)
         except sqlite3.Error as error:

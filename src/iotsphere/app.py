@@ -15,9 +15,9 @@ from typing import Final, Protocol, Self
 import structlog
 
 from .containers import Container, make_container
-from .containers.tls import listeners_of
+from .containers.tls import Listener, listeners_of
 from .drivers.secrets import Secrets, load_or_create
-from .endpoints import console_link, parse_address, shown, write_endpoints
+from .endpoints import console_link, obstacle, parse_address, shown, write_endpoints
 from .entities.errors import RequestInvalid, Unavailable
 from .entities.principal import Principal
 from .settings import ROLES, Settings
@@ -27,6 +27,7 @@ logger = structlog.get_logger("iotsphere.app")
 
 REFRESH_EVERY_S: Final = 2.0
 GC_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of messages is many short-lived tuples, and no cycles
+DOORS: Final = frozenset(("ingress", "websocket", "api"))
 OPERATOR_TOKEN_S: Final = 30 * 24 * 3600
 
 
@@ -141,10 +142,7 @@ class App:
             try:
                 bound = await door.start(host, port, each.tls)
             except OSError as error:
-                raise RequestInvalid(
-                    f"cannot listen on {each.address} for {each.name}: {error.strerror}; choose another with "
-                    f"{each.setting}"
-                ) from error
+                raise self._unable(each, error) from error
             self.endpoints[each.name] = each.form.format(shown(bound))
             if each.name == "mqtt" and each.is_open_to_readers:
                 logger.warning(
@@ -153,6 +151,22 @@ class App:
                     message="passwords travel in clear between devices and this address",
                     remedy="set tls_certificate and let devices use mqtt_tls; keep this address on 127.0.0.1",
                 )
+
+    def _unable(self, failed: Listener, error: OSError) -> RequestInvalid:
+        """The error for an address that cannot be listened on; it names all of them, so that one more start is enough."""
+        to_come = (
+            each
+            for role in self.roles
+            if role in DOORS
+            for each in listeners_of(self.settings, self.container.certificates(), role)
+            if each.name not in {failed.name, *self.endpoints}
+        )
+        known = obstacle(failed.address) or error.strerror
+        found = [(failed, known), *((each, why) for each in to_come if (why := obstacle(each.address)))]
+        return RequestInvalid(
+            f"cannot listen on {', '.join(f'{each.address} for {each.name} ({why})' for each, why in found)}; "
+            f"choose another with {' '.join(each.setting for each, _ in found)}"
+        )
 
     async def _open_role(self, role: str) -> None:
         state = self.container.state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,19 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise RequestInvalid(f"{text!a} is no address: write HOST:PORT, such as 127.0.0.1:1883 (port 0 = any free one)")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def obstacle(address: str) -> str | None:
+    """Why nothing can listen on HOST:PORT; None where something can. Raises RequestInvalid."""
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def shown(address: tuple[str, int]) -> str:

@@ -67,6 +67,17 @@ def settings_of(**given: object) -> Settings:
         raise RequestInvalid(f"{where}: {first['msg']}") from error
 
 
+def known_place(data: Path | None, log: str | None) -> Settings:
+    """The settings for a command that makes no data folder. Raises RequestInvalid where no gateway has been."""
+    settings = settings_of(data=data, log=log)
+    if not settings.secrets_file.exists():
+        raise RequestInvalid(
+            f"there is no gateway's data in {settings.data.resolve()}: name its folder with --data DIR or "
+            "IOTSPHERE_DATA, or start a gateway here with: iotsphere up"
+        )
+    return settings
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the fast event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

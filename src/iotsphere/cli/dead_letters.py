@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final
 
 import typer
+from rich.text import Text
 
 from ..logs import harmless
-from .console import API, AsJson, Data, Token, Url, http_of
+from .console import API, AsJson, Data, Token, Url, http_of, out
 
 app = typer.Typer(no_args_is_help=True, help="See why messages were refused; send them again or drop them.")
+HEADS: Final = ("received", "id", "reason", "source", "topic", "what was wrong")
+FIELDS: Final = ("received_at", "id", "reason", "source", "topic", "detail")
 
 
 @app.command("list")
@@ -25,9 +29,26 @@ def letters_list(
 ) -> None:
     """List refused messages, newest first."""
     answer = http_of(data, url, token)("GET", f"{API}/dead-letters", {"reason": reason, "limit": limit})
-    for item in answer["dead_letters"]:
-        line = f"{item['id']}  {item['reason']:<22}{item['topic']}  {item['detail']}"
-        print(json.dumps(item) if as_json else harmless(line))
+    letters = answer["dead_letters"]
+    if as_json:
+        for item in letters:
+            print(json.dumps(item))
+    elif not letters:
+        out.print("nothing was refused", style="dim")
+    else:
+        for line in _lines(letters):
+            if out.is_terminal:
+                line.truncate(out.width, overflow="ellipsis")
+            out.print(line, highlight=False, soft_wrap=True)
+
+
+def _lines(letters: Sequence[Mapping[str, str]]) -> Iterator[Text]:
+    """A line of heads and one for each letter; what may be cut off stands last."""
+    whole = [{**item, "received_at": f"{item['received_at'][:19]}Z"} for item in letters]
+    rows = [HEADS, *([harmless(item[name]) for name in FIELDS] for item in whole)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for index, row in enumerate(rows):
+        yield Text("  ".join(map(str.ljust, row, widths)).rstrip(), "" if index else "bold")
 
 
 @app.command("show")

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..settings import Settings
 from ..use_cases.access.tokens import operator
-from .console import AsJson, Data, LogUrl, err, out, run, settings_of
+from .console import AsJson, Data, LogUrl, err, known_place, out, run, settings_of
 
 app = typer.Typer(no_args_is_help=True, help="Admit, list and remove devices.")
 
@@ -37,7 +37,7 @@ def device_list(data: Data = None, log: LogUrl = None, as_json: AsJson = False) 
         found: list[Any] = []
         from ..app import registers
 
-        async with registers(_place(data, log)) as box:
+        async with registers(known_place(data, log)) as box:
             while page := await box.devices().list(_domain(), found[-1].device_id if found else "", 1_000):
                 found.extend(page)
         return found
@@ -57,7 +57,7 @@ def device_remove(device_id: str, data: Data = None, log: LogUrl = None, as_json
     async def work() -> None:
         from ..app import registers
 
-        async with registers(_place(data, log)) as box:
+        async with registers(known_place(data, log)) as box:
             await box.devices().remove(_domain(), device_id)
 
     run(work())
@@ -103,7 +103,7 @@ def device_rotate(device_id: str, data: Data = None, log: LogUrl = None, as_json
     async def work() -> Any:
         from ..app import registers
 
-        async with registers(_place(data, log)) as box:
+        async with registers(known_place(data, log)) as box:
             return await box.devices().rotate(_domain(), device_id)
 
     _show(run(work()), as_json)

@@ -10,7 +10,7 @@ import typer
 from ..endpoints import console_link, read_endpoints
 from ..entities.errors import Unavailable
 from ..entities.principal import OPERATOR
-from .console import AsJson, Data, LogUrl, run, settings_of
+from .console import AsJson, Data, LogUrl, known_place, run
 
 
 def console(
@@ -26,7 +26,7 @@ def console(
 
     Example:  iotsphere console --user ann
     """
-    settings = settings_of(data=data, log=log)
+    settings = known_place(data, log)
     if url is None:
         known = read_endpoints(settings.data)
         if known is None or "http" not in known:
