@@ -20,7 +20,6 @@ HISTORY: Final = Collection(
     (Index("by_shadow", ("shadow", "version")), Index("by_time", ("shadow", "at"))),
     expires="expires",
 )
-CHUNK: Final = 64
 # How old the newest version is when it is no longer waited for, how often it is looked for, and how far apart.
 WRITTEN_WITHIN_MS: Final = 60_000
 LOOKS: Final = 40
@@ -70,19 +69,12 @@ class ShadowHistory:
             if version == 0:
                 raise NotFound
             return await self._version(key, version)
-        # The versions after that time are not written yet: they are the latest few.
-        last = now.version - 1
-        while last > 0:
-            versions = range(last, max(0, last - CHUNK), -1)
-            keys = [history_key(key, version) for version in versions]
-            stored = await self._database.get_many(HISTORY.name, keys)
-            for name in keys:
-                if name in stored and (shadow := self._form.read(key, stored[name].body)).updated_at <= time:
-                    return shadow
-            if stored:
-                break
-            last -= CHUNK
-        return None
+        # All that is written is from before that time. Only the version right before the present one may be an answer:
+        # where it is not written yet, it may be the one that stood then, and an older one would be a wrong past.
+        if now.version == 1:
+            raise NotFound
+        before = await self._version(key, now.version - 1)
+        return before if before is not None and before.updated_at <= time else None
 
     async def _written(self, now: Shadow, look: Callable[[], Awaitable[Shadow | None]], what: str) -> Shadow:
         """What a look at the versions finds, also where the newest ones are only being written."""
