@@ -85,14 +85,16 @@ def test_exit_codes() -> None:
 
 def test_progress_is_one_line() -> None:
     progress = Progress()
-    assert line_of(progress) == "waiting for messages"
+    assert line_of(progress, 1) == "waiting for messages"
     progress.busy = True
-    assert line_of(progress) == "the first batch is under way"
-    progress.tasks = (3, 8)
-    assert line_of(progress) == "3 of 8 tasks done"
+    assert line_of(progress, 12.4) == "the first batch is under way, 12 s"
+    progress.range = 1_891
+    assert line_of(progress, 20) == "reading 1,891 messages, 20 s"
+    progress.step, progress.tasks = 3, (20, 28)
+    assert line_of(progress, 45) == "reading 1,891 messages, step 3, 20 of 28 tasks, 45 s"
     source = {"startOffset": '{"a":[1,0]}', "endOffset": '{"a":[1,1500]}', "latestOffset": '{"a":[1,2000]}'}
     progress.batch({"sources": [source], "numInputRows": 3000, "durationMs": {"triggerExecution": 2000}})
-    assert line_of(progress) == "batch 1  1,500 messages  3,000 rows  1,500 a second  500 waiting"
+    assert line_of(progress, 60) == "batch 1  1,500 messages  3,000 rows  1,500 a second  500 waiting"
 
 
 @asynccontextmanager

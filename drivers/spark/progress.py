@@ -14,8 +14,10 @@ class Progress:
     """What a run has done so far. ``lag``: messages that waited at the last look, None where nobody knows.
 
     ``rate``: rows a second of the last batch. ``counts``: what the job counted, summed up. ``place``: offsets up to
-    which everything is kept. ``tasks``: done and in all, of the stages that are under way in a single pass. ``busy``:
-    a batch of a stream is under way.
+    which everything is kept. ``busy``: a batch of a stream is under way.
+
+    Of a single pass: ``range``, the messages that it reads, None in a stream; ``step``, which of Spark's jobs is under
+    way, from 1 (how many there will be is not known before); ``tasks``: done and in all, of the stages under way.
     """
 
     rows: int = 0
@@ -25,8 +27,10 @@ class Progress:
     lag: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
     place: Mapping[str, list[int]] = field(default_factory=dict)
-    tasks: tuple[int, int] = (0, 0)
     busy: bool = False
+    range: int | None = None
+    step: int = 0
+    tasks: tuple[int, int] = (0, 0)
 
     def batch(self, told: Mapping[str, Any], counted: int | None = None) -> None:
         """Take note of what Spark says of a batch that is done, as JSON's values.

@@ -107,12 +107,17 @@ class Runner:
     def _watched(self, watch: Callable[[Progress], None]) -> Iterator[None]:
         """Tell ``watch`` of a single pass from another thread: how many of Spark's tasks are done."""
         done = threading.Event()
+        first: int | None = None
         tracker = self._spark.sparkContext.statusTracker()
 
         def look() -> None:
+            nonlocal first
             while not done.wait(POLL_S):
                 if self.stopped:  # again and again, as a job of the product has several of Spark's
                     self._spark.sparkContext.cancelAllJobs()
+                if jobs := tracker.getActiveJobsIds():  # numbered in order, by the session
+                    first = jobs[0] if first is None else first
+                    self.progress.step = jobs[-1] - first + 1
                 stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
                 known = [stage for stage in stages if stage is not None]
                 self.progress.tasks = (sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known))
@@ -130,6 +135,7 @@ class Runner:
         """Read the range, which is settled first, and write what comes out."""
         job, wanted = self._plan.job, read_options(self._plan.source)
         start, end = map(places.offsets, borders(self._kind.opening, wanted))
+        self.progress.range = distance(start, end)
         settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
         readings = self._spark.read.format("iotsphere").options(**self._shape(settled, wanted)).load()
         run = self._plan.make_run(f"{job.name}-{uuid4()}", False)

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from ...entities.errors import RequestInvalid
 
 JAVA_VERSIONS: Final = (17, 21)
-# Spark says little, and on standard error; with its own default it would tell of its start at length.
+# Spark says little, and on standard error; with its own default it would tell of its start at length. Without a level
+# of its own, the logger of its Python side says at each start that it chose one.
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -27,6 +28,8 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.python.name = org.apache.spark.api.python.PythonGatewayServer
+logger.python.level = error
 """
 # The second compiler costs more than it gives in a minute or two; from about a million rows on it saves a third of the
 # JVM's work. The serial collector suits a few small heaps on few cores.

@@ -105,7 +105,7 @@ class Job:
     ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
     depends on. ``rewind_s``: how far a stateful job goes back where a checkpoint of another form is migrated: as long as
     anything stays open. ``publishes``: it announces results, so it needs a gateway. ``output``: the default place of
-    the results in the data folder.
+    the results in the data folder. ``page``: the file in it that one opens.
     """
 
     name: str
@@ -122,6 +122,7 @@ class Job:
     rewind_s: float = 2 * 86_400
     publishes: bool = False
     output: str = ""
+    page: str = ""
     tick: Callable[[Run], Counts] = field(default=_no_counts)
     maintain: Callable[[Run], Counts] | None = None
 

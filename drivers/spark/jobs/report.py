@@ -52,5 +52,6 @@ JOB: Final = Job(
     options=OPTIONS,
     rules=quality.limits_of,
     output="report",
+    page=FILE,
     tick=WINDOWED.tick,
 )

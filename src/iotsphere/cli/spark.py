@@ -211,6 +211,7 @@ def _summary(runner: Runner, plan: Plan, output: Path, seconds: float) -> dict[s
         "lag": progress.lag,
         "lost": _lost(Path(plan.source["lossesFolder"])) or None,
         "output": str(output) if output.exists() else None,
+        "page": str(output / plan.job.page) if plan.job.page and (output / plan.job.page).exists() else None,
         "checkpoint": str(plan.checkpoint) if plan.checkpoint else None,
     }
     return {name: value for name, value in found.items() if value is not None}

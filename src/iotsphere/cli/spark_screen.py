@@ -30,6 +30,7 @@ class Screen:
         self._quiet = quiet
         self._status = Status("", console=err) if err.is_terminal and not quiet else None
         self._said_at = 0.0
+        self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -52,16 +53,21 @@ class Screen:
 
     def show(self, progress: Progress) -> None:
         """Show how the run gets on."""
-        self.say(line_of(progress))
+        self.say(line_of(progress, time.monotonic() - self._begun))
 
 
-def line_of(progress: Progress) -> str:
-    """The progress as one line."""
-    done, total = progress.tasks
-    if progress.batches == 0 and total:
-        return f"{done} of {total} tasks done"
+def line_of(progress: Progress, seconds: float) -> str:
+    """The progress as one line. ``seconds``: since the run began."""
+    if progress.batches == 0 and progress.range is not None:
+        done, total = progress.tasks
+        parts = [f"reading {progress.range:,} messages"]
+        if progress.step:
+            parts.append(f"step {progress.step}")
+        if total:
+            parts.append(f"{done} of {total} tasks")
+        return ", ".join([*parts, f"{seconds:.0f} s"])
     if progress.batches == 0:
-        return "the first batch is under way" if progress.busy else "waiting for messages"
+        return f"the first batch is under way, {seconds:.0f} s" if progress.busy else "waiting for messages"
     parts = [f"batch {progress.batches:,}", f"{progress.messages:,} messages"]
     if progress.rows:
         parts.append(f"{progress.rows:,} rows")
