@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest_asyncio
 import iotsphere
 
 from .support.command_line import iotsphere_command, iotsphere_process
-from .support.gateway import Gateway
+from .support.gateway import SOURCES, Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -159,6 +161,17 @@ async def test_devices_are_listed_and_removed(gateway: Gateway) -> None:
     await iotsphere_command("device", "remove", "a", "--data", data)
     assert await iotsphere_command("device", "list", "--data", data) == "b\n"
     assert (await iotsphere_command("device", "remove", "a", "--data", data, expect=2)).startswith("not_found: ")
+
+
+async def test_who_may_connect_is_told_without_loading_what_only_a_gateway_needs(tmp_path: Path) -> None:
+    program = "import atexit, sys; from iotsphere.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program, "device", "add", "a", "--data", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    assert told[0] == "device   a"
+    assert {"fastapi", "starlette", "uvicorn", "pyspark", "pyarrow"}.isdisjoint(told[-1].split())
 
 
 async def test_secrets_are_private_and_a_public_file_is_refused(own_gateway: Gateway) -> None:

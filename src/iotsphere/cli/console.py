@@ -6,7 +6,8 @@ import asyncio
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from types import ModuleType
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 import typer
@@ -84,9 +85,24 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+def app_module() -> ModuleType:
+    """The module ``app``, for a command that opens no door: without FastAPI, which is a quarter of the time to start.
+
+    dependency_injector looks for it, to help applications that have it; nothing here asks for that help.
+    """
+    modules = cast("dict[str, ModuleType | None]", sys.modules)
+    spared = {"fastapi", "starlette"} - modules.keys() if "dependency_injector.wiring" not in modules else set()
+    modules.update(dict.fromkeys(spared))
+    try:
+        from .. import app
+    finally:
+        for name in spared:
+            del modules[name]
+    return app
+
+
 def gateway_of(data: Path | None, url: str | None, token: str | None, door: str) -> tuple[str, str]:
     """URL and token for a command that talks to a running gateway. Raises Unavailable when none runs."""
-    from ..app import App
     from ..endpoints import read_endpoints
 
     settings = settings_of(data=data)
@@ -101,7 +117,7 @@ def gateway_of(data: Path | None, url: str | None, token: str | None, door: str)
     if token is None:
         if not settings.secrets_file.exists():
             raise RequestInvalid("no token: give --token or IOTSPHERE_TOKEN, or --data with the gateway's data folder")
-        token = App(settings.model_copy(update={"log": "memory"}), ()).operator_token()
+        token = str(app_module().App(settings.model_copy(update={"log": "memory"}), ()).operator_token())
     return url, token
 
 

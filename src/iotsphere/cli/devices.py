@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..settings import Settings
 from ..use_cases.access.tokens import operator
-from .console import AsJson, Data, LogUrl, err, known_place, out, run, settings_of
+from .console import AsJson, Data, LogUrl, app_module, err, known_place, out, run, settings_of
 
 app = typer.Typer(no_args_is_help=True, help="Admit, list and remove devices.")
 
@@ -21,9 +21,7 @@ def device_add(device_id: str, data: Data = None, log: LogUrl = None, as_json: A
     """Admit a device and print its credentials, once.  Example:  iotsphere device add sensor-7"""
 
     async def work() -> Any:
-        from ..app import registers
-
-        async with registers(_place(data, log)) as box:
+        async with app_module().registers(_place(data, log)) as box:
             return await box.devices().register(_domain(), device_id)
 
     _show(run(work()), as_json)
@@ -35,9 +33,7 @@ def device_list(data: Data = None, log: LogUrl = None, as_json: AsJson = False) 
 
     async def work() -> list[Any]:
         found: list[Any] = []
-        from ..app import registers
-
-        async with registers(known_place(data, log)) as box:
+        async with app_module().registers(known_place(data, log)) as box:
             while page := await box.devices().list(_domain(), found[-1].device_id if found else "", 1_000):
                 found.extend(page)
         return found
@@ -55,9 +51,7 @@ def device_remove(device_id: str, data: Data = None, log: LogUrl = None, as_json
     """Remove a device; its connections end within seconds.  Example:  iotsphere device remove sensor-7"""
 
     async def work() -> None:
-        from ..app import registers
-
-        async with registers(known_place(data, log)) as box:
+        async with app_module().registers(known_place(data, log)) as box:
             await box.devices().remove(_domain(), device_id)
 
     run(work())
@@ -75,9 +69,7 @@ def token(
     """Issue a token.  Example:  iotsphere token user:ann --grant 'subscribe:iotsphere/devices/+/telemetry/#'"""
 
     async def work() -> Any:
-        from ..app import registers
-
-        async with registers(_place(data, log)) as box:
+        async with app_module().registers(_place(data, log)) as box:
             return box.tokens().issue(operator(_domain()), subject, grant, (), int(hours * 3600))
 
     issued = run(work())
@@ -101,9 +93,7 @@ def device_rotate(device_id: str, data: Data = None, log: LogUrl = None, as_json
     """Give a device a new password; the old one ends at once.  Example:  iotsphere device rotate sensor-7"""
 
     async def work() -> Any:
-        from ..app import registers
-
-        async with registers(known_place(data, log)) as box:
+        async with app_module().registers(known_place(data, log)) as box:
             return await box.devices().rotate(_domain(), device_id)
 
     _show(run(work()), as_json)

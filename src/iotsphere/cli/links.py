@@ -10,7 +10,7 @@ import typer
 from ..endpoints import console_link, read_endpoints
 from ..entities.errors import Unavailable
 from ..entities.principal import OPERATOR
-from .console import AsJson, Data, LogUrl, known_place, run
+from .console import AsJson, Data, LogUrl, app_module, known_place, run
 
 
 def console(
@@ -37,9 +37,7 @@ def console(
         url = str(known["http"])
 
     async def work() -> str:
-        from ..app import registers
-
-        async with registers(settings) as box:
+        async with app_module().registers(settings) as box:
             return str(await box.sign_in().invite(settings.domains[0], user))
 
     link = console_link(url, run(work()))

@@ -8,7 +8,6 @@ from typing import Any
 from dependency_injector import containers, providers
 
 from ..adapters.client.use_cases import ClientUseCases
-from ..adapters.http.publishing import HttpPublishing
 from ..adapters.poison import poison_letters
 from ..adapters.redrive import DeadLetterFormat
 from ..adapters.values import pack_values, unpack_values
@@ -106,7 +105,7 @@ class Container(containers.DeclarativeContainer):
     history = providers.Singleton(History, log, last_values)
     ledger = providers.Singleton(Ledger, log, queue, documents, dead_letters)
     trace = providers.Singleton(Trace, log, dead_letters)
-    http_publishing = providers.Singleton(HttpPublishing, edge, publish, clock, rates, requests)
+    http_publishing = providers.Singleton(doors.http_publishing, edge, publish, clock, rates, requests)
     measures = providers.Singleton(doors.measures_of, publish, feed, flow, retention)
     tls_measures = providers.Singleton(doors.tls_measures_of, certificates, certificate_watch)
     endpoints: providers.Provider[Any] = providers.Singleton(dict)

@@ -77,6 +77,12 @@ def _mqtt_use_cases(box: Any, edge: Any, wills: Any) -> Any:
     )
 
 
+def http_publishing(*parts: Any) -> Any:
+    from ..adapters.http.publishing import HttpPublishing
+
+    return HttpPublishing(*parts)
+
+
 def http_door(box: Any) -> Any:
     from ..gateways.http import ConsolePlace, HttpGateway, HttpLimits, HttpUseCases
 
