@@ -42,6 +42,41 @@ async def test_a_single_point_is_a_dot_in_its_chart(stage: Stage) -> None:
     page = await stage.sign_in("#/devices/lone-1")
     await page.wait_for_selector("[data-metric=level] canvas")
     await page.wait_for_function(f"() => ({await ink(page)})() >= 16")
+    await expect(page.locator("[data-presence]")).to_have_text("never connected")  # and registered all the same
+
+
+async def test_a_device_that_is_not_there_is_no_page_of_one(stage: Stage) -> None:
+    page = await stage.sign_in("#/devices/nonesuch")
+    card = page.locator("[data-unknown]")
+    await expect(card.get_by_role("heading")).to_have_text("No such device")
+    await expect(card).to_contain_text("iotsphere device add nonesuch")
+    await expect(page.locator(".telemetry")).to_have_count(0)
+    await card.get_by_role("link", name="Back to the fleet").click()
+    await expect(page.locator("h1")).to_have_text("Fleet")
+
+
+async def test_nothing_leaves_its_card_or_breaks_inside_a_value_on_a_phone(stage: Stage) -> None:
+    await stage.gateway.add_devices(["silent-one-with-a-long-name"])
+    page = await stage.sign_in("#/devices/silent-one-with-a-long-name")
+    await page.set_viewport_size({"width": 390, "height": 844})
+    hint = page.locator(".telemetry .empty")
+    await expect(hint).to_contain_text("telemetry/temperature")
+    assert await hint.evaluate("card => card.scrollWidth <= card.clientWidth")
+    await page.evaluate("() => { location.hash = '#/devices/station-1'; }")
+    value = page.locator("[data-key='/unit'] .reported")
+    await expect(value).to_have_text('"Cel"')
+    for key in ("firmware", "interval", "unit"):
+        lines = await page.locator(f"[data-key='/{key}'] .reported").evaluate(
+            """cell => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return new Set([...range.getClientRects()].map((box) => box.top)).size;
+            }"""
+        )
+        assert lines == 1, key
+    assert await page.evaluate(
+        "document.querySelector('.leaves').scrollWidth <= document.querySelector('.shadow').clientWidth"
+    )
 
 
 async def test_only_points_that_no_line_touches_are_dots_among_many(stage: Stage) -> None:
@@ -172,7 +207,7 @@ async def test_a_rewind_begins_with_the_first_message_and_asks_for_no_shadow_tha
     await page.select_option("[aria-label=Speed]", "1")
     begun = await page.evaluate("Date.now()")
     await page.get_by_role("button", name="Rewind").click()
-    await expect(page.locator(".badge", has_text="as of")).to_be_visible()
+    await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
     from_clock = await page.evaluate("Date.parse(document.querySelector('[data-clock]').dataset.clock)")
     assert first <= from_clock <= begun, "not an hour ago, when there was nothing yet"
     assert any("/shadow/versions" in url for url in asked)

@@ -132,6 +132,10 @@ async def test_a_command_is_sent_and_its_life_is_seen(stage: Stage) -> None:
     assert steps[0] == "Accepted"
     assert "Running" in steps
     assert steps[-1] == "Succeeded"
+    await page.set_viewport_size({"width": 1400, "height": 900})
+    tops = await life.locator(".steps li").evaluate_all("steps => steps.map((step) => step.offsetTop)")
+    assert len(set(tops)) == 1, "in one row"
+    assert await life.evaluate("card => card.scrollWidth <= card.clientWidth")
     await life.locator("button.head").click()
     await expect(life).to_contain_text('"restarted":true')
     await page.fill(".send textarea", '{"action": "fly"}')
@@ -152,6 +156,7 @@ async def test_a_dead_letter_is_found_by_its_reason_and_redriven(stage: Stage) -
     await page.keyboard.press("Enter")
     detail = page.locator("aside.detail")
     await expect(detail.locator(".why")).to_contain_text("meddler")
+    await expect(detail.locator("h2 code")).to_have_text("acl_denied")
     await expect(detail.locator(".raw")).to_contain_text('{"value":21.5}')
     await detail.get_by_role("button", name="Redrive").click()
     await expect(detail.locator("[data-letter-state=redriven]")).to_be_visible()
@@ -225,7 +230,7 @@ async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) ->
     )
     clock = page.locator("[data-clock]")
     await expect(page.locator(".rewind.past")).to_be_visible()
-    await expect(page.locator(".badge", has_text="as of")).to_be_visible()
+    await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
     await expect(clock).to_have_attribute("data-clock", "live")  # it has caught up by itself
     await expect(page.locator(".rewind.past")).to_have_count(0)
     values = await page.evaluate("document.querySelector('[data-metric=temperature]').series.values")
@@ -233,6 +238,56 @@ async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) ->
     assert values == [values[0] + step for step in range(len(values))], (
         "each message once, also where past meets present"
     )
+
+
+async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Stage) -> None:
+    page = await stage.sign_in("#/devices/station-1")
+    await page.wait_for_function("() => document.querySelector('[data-metric=temperature]')?.series.values.length > 80")
+    await page.click(".send button.primary")
+    await expect(page.locator(".life").first).to_have_attribute("data-state", "succeeded")
+    sent = await page.locator(".life").count()
+    await page.locator("[aria-label=Time]").evaluate(
+        "(slider) => { slider.value = -40; slider.dispatchEvent(new Event('change')); }"
+    )
+    await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
+    await expect(page.locator(".send button.primary")).to_be_disabled()
+    await expect(page.locator(".send .hint")).to_contain_text("press Live")
+    await expect(page.locator(".life")).to_have_count(sent - 1)  # it was sent later than that
+    await expect(page.locator("[data-presence]")).to_have_text("online now")
+    seen = await page.evaluate(
+        """async () => {
+            const text = (where) => document.querySelector(where)?.innerText ?? "";
+            const seen = [];
+            while (seen.length < 60) {
+                await new Promise((resolve) => setTimeout(resolve, 23));
+                const chart = document.querySelector("[data-metric=temperature]");
+                const clock = document.querySelector("[data-clock]");
+                if (!chart?.querySelector(".plot[data-until]") || clock.dataset.clock === "live") continue;
+                const { times, values } = chart.series;
+                const until = Number(chart.querySelector(".plot").dataset.until);
+                seen.push({
+                    ahead: until - Date.parse(clock.dataset.clock),
+                    told: [clock.innerText.split(" ×")[0], text(".shadow .badge.accent"), text(".commands header .badge.accent")],
+                    value: Number(text("[data-metric=temperature] .reading b").replace(",", "")),
+                    drawn: values[times.findLastIndex((time) => time * 1000 <= until)],
+                    clock: clock.dataset.clock,
+                });
+            }
+            return seen;
+        }"""
+    )
+    for one in seen:
+        assert one["ahead"] == 0, one
+        clock, shadow, commands = one["told"]
+        assert shadow == commands == f"as of {clock}", one
+        assert 0 <= one["drawn"] - one["value"] <= 1, one  # a measurement may be taken a moment after its own time
+    clocks = [one["clock"] for one in seen]
+    assert clocks == sorted(clocks)
+    assert len(set(clocks)) >= 5, "it moves on between what the gateway tells once a second"
+    await page.get_by_role("button", name="Live").click()
+    await expect(page.locator(".life")).to_have_count(sent)
+    await expect(page.locator(".send button.primary")).to_be_enabled()
+    await expect(page.locator(".link-state")).to_have_text("Connected")
 
 
 async def test_what_the_page_reads_has_names_for_those_who_cannot_see_it(stage: Stage) -> None:

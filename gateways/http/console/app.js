@@ -30,7 +30,7 @@ const PAGES = {
   journey: { title: "Journey", page: journey, operator: true },
 };
 const STATES = {
-  open: ["ok", "Live"],
+  open: ["ok", "Connected"],
   connecting: ["warn", "Connecting"],
   waiting: ["warn", "Reconnecting"],
   closed: ["bad", "Not connected"],

@@ -12,6 +12,8 @@ import { told } from "../parts/toast.js";
 
 const WEEK = 7 * 24 * 3_600_000;
 const KEPT = 500;
+const ASKED_TIMES = 10;
+const ASKED_EVERY_MS = 500;
 const BAD = new Set(["critical", "error", "fatal", "alarm", "high"]);
 
 export function alerts(root, { api, domain, leave, listen, me, setCount }) {
@@ -29,7 +31,7 @@ export function alerts(root, { api, domain, leave, listen, me, setCount }) {
       return html`<div class="split wide">
         <section class="stack" aria-label="Alerts">
           <div class="row"><h2>Alerts</h2><span class="muted small">of the last week</span></div>
-          ${found.length ? "" : html`<div class="card empty">${icon("check")}<p>Nothing is wrong that anybody told of.</p></div>`}
+          ${found.length ? "" : html`<div class="card empty">${icon("check")}<p>No alerts.</p></div>`}
           ${repeat(found, (one) => one.metadata.messageId, alert)}
         </section>
         <section class="stack" aria-label="Notifications">
@@ -116,6 +118,13 @@ export function alerts(root, { api, domain, leave, listen, me, setCount }) {
     found = messages.toReversed().concat(found).slice(0, KEPT);
     update();
   });
-  listen("Notifications", `${domain}/users/${me.name}/notifications`, { from: "live", signal: leave }, () => load());
+  listen("Notifications", `${domain}/users/${me.name}/notifications`, { from: "live", signal: leave }, async (messages) => {
+    // A notification is written a moment later than it comes: it is asked for until it is there.
+    for (let times = 0; times < ASKED_TIMES && !leave.aborted; times += 1) {
+      await load();
+      if (user !== me.name || messages.every(({ metadata }) => notes.has(metadata.messageId))) return;
+      await new Promise((resolve) => setTimeout(resolve, ASKED_EVERY_MS));
+    }
+  });
   every(30_000, leave, update);
 }

@@ -10,12 +10,22 @@ import { icon } from "../parts/icons.js";
 import { told } from "../parts/toast.js";
 
 const KEPT = 100;
+const IN_A_ROW = 6; // steps of a usual life
 const PAGE = 1_000;
 const DAY = 24 * 3_600_000;
 const KINDS = { succeeded: "ok", failed: "bad", rejected: "bad", expired: "warn", timed_out: "warn", cancelled: "" };
 const MAY_BE_CANCELLED = new Set(["accepted", "queued"]);
 
-export function commandsPanel(root, { api, client, domain, leave, listen }, device) {
+/** A command as it was at a moment, ms, by the steps that it had made; null: it was not sent yet. */
+function asOf(one, moment) {
+  if (moment === null) return one;
+  if (Date.parse(one.createdAt) > moment) return null;
+  const steps = one.steps.filter((step) => Date.parse(step.at) <= moment);
+  if (steps.length === one.steps.length) return one;
+  return { ...one, steps, state: steps.at(-1)?.state ?? "accepted", final: false, progress: undefined, result: undefined, reason: undefined };
+}
+
+export function commandsPanel(root, { api, client, domain, leave, listen, playhead }, device) {
   const known = new Map(); // id -> facts
   const open = new Set();
   let problem = "";
@@ -24,21 +34,24 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
   const update = view(
     root,
     () => {
-      const all = [...known.values()].sort((a, b) => (a.createdAt < b.createdAt ? 1 : -1)).slice(0, KEPT);
-      return html`<header><h2>Commands</h2><span class="muted small">of the last day</span></header>
+      const { shown } = playhead;
+      const all = [...known.values()].map((one) => asOf(one, shown)).filter(Boolean).sort((a, b) => (a.createdAt < b.createdAt ? 1 : -1)).slice(0, KEPT);
+      return html`<header><h2>Commands</h2><span class="muted small">of the last day</span>
+          ${shown === null ? "" : html`<span class="badge accent">as of ${moment(shown)}</span>`}</header>
         <div class="body stack">
           <form class="stack send" @submit=${send}>
             <label class="field"><span>Command, a JSON object</span>
               <textarea name="payload" class="mono" rows="2" spellcheck="false" @keydown=${submitOnEnter}>{"action": "restart"}</textarea></label>
             <div class="row wrap">
-              <label class="row small muted">Time for it <input name="timeout" class="seconds num" type="number" min="1" max="86400" value="60" /> s</label>
+              <label class="row small muted">Time to finish <input name="timeout" title="What the device has, from being handed the command" class="seconds num" type="number" min="1" max="86400" value="60" /> s</label>
               <span class="grow"></span>
-              <button class="button primary small" ?disabled=${sending || !client}>${icon("send")}Send</button>
+              ${shown === null ? "" : html`<span class="muted small hint">You are in the past: press Live to send.</span>`}
+              <button class="button primary small" ?disabled=${sending || !client || shown !== null}>${icon("send")}Send</button>
             </div>
             ${problem ? html`<p class="problem" role="alert">${problem}</p>` : ""}
           </form>
           <ol class="lives">${repeat(all, (one) => one.commandId, life)}</ol>
-          ${all.length ? "" : html`<p class="muted">None was sent.</p>`}
+          ${all.length ? "" : html`<p class="muted">No commands${shown === null ? " yet" : " at this time"}.</p>`}
         </div>`;
     },
     leave,
@@ -54,7 +67,7 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
         <span class="mono ellipsis grow">${brief(JSON.stringify(one.payload), 90)}</span>
         <span class="muted small num">${moment(one.createdAt)}</span>
       </button>
-      <ol class="steps" aria-label="Steps">
+      <ol class="steps ${one.steps.length > IN_A_ROW ? "many" : ""}" aria-label="Steps">
         ${one.steps.map(
           (step) => html`<li class="${KINDS[step.state] ?? ""}"><span class="pin"></span>
             <span class="small">${words(step.state)}</span>
@@ -72,7 +85,7 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
             <dt>Expires</dt><dd>${one.expiresAt ? moment(one.expiresAt) : "never"}</dd>
           </dl>`
         : ""}
-      ${MAY_BE_CANCELLED.has(one.state) ? html`<button class="button small danger" @click=${() => cancel(one)}>${icon("close")}Take back</button>` : ""}
+      ${MAY_BE_CANCELLED.has(one.state) && playhead.shown === null ? html`<button class="button small danger" @click=${() => cancel(one)}>${icon("close")}Take back</button>` : ""}
     </li>`;
   }
 
@@ -95,6 +108,7 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
 
   async function send(event) {
     event.preventDefault();
+    if (playhead.shown !== null) return; // by the keyboard
     const form = new FormData(event.target);
     problem = "";
     sending = true;
@@ -131,4 +145,5 @@ export function commandsPanel(root, { api, client, domain, leave, listen }, devi
     problem = error.message;
     update();
   });
+  return { moved: update };
 }

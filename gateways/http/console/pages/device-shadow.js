@@ -9,29 +9,36 @@ import { view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
 import { toast } from "../parts/toast.js";
 import { conflictDialog } from "./shadow-conflict.js";
+import { NONE, ShadowPast } from "./shadow-past.js";
 
 const MAX_ROWS = 300;
-const AS_OF_EVERY_MS = 1_000;
-const NONE = { reported: {}, desired: {}, delta: {}, version: 0, wishes: {} };
 
-export function shadowPanel(root, { api, client, domain, leave, listen }, device) {
+export function shadowPanel(root, { api, client, domain, leave, listen, playhead }, device) {
   const known = new Map([["", NONE]]); // name -> document
   let name = "";
   let editing = null; // { path, text, problem }; path null: the whole document
-  let past = null; // { time, document }
-  let askedAt = 0;
-  const begun = new Map(); // name -> promise of when the first version that is kept began, ms; null: none is known
+  let past = null; // { document, moment } that a rewind shows; no document while it is asked for
+  let pasts = new Map(); // name -> its versions during a rewind
 
-  const address = `api/v1/devices/${part(device)}`;
+  const ask = (path, query) => api.get(`api/v1/devices/${part(device)}/${path}`, query, leave);
 
-  /** When there was a shadow first: nothing is asked about a time before, when there was none. */
-  async function beginningOf(which) {
-    const { shadows } = await api.get(`${address}/shadow/versions`, { name: which, limit: 1 }, leave);
-    if (shadows.length) return Date.parse(shadows[0].updatedAt);
-    return known.get(which)?.version ? null : Infinity;
+  /** Show what is true at the moment of the page. */
+  function moved() {
+    const { shown } = playhead;
+    if (shown === null) {
+      if (!past) return;
+      past = null;
+      pasts = new Map();
+      return update();
+    }
+    editing = null;
+    const which = name;
+    if (!pasts.has(which)) pasts.set(which, new ShadowPast(ask, which, () => known.get(which)?.version ?? 0));
+    past = { moment: shown, document: pasts.get(which).at(shown, moved) };
+    return update();
   }
 
-  const document_ = () => past?.document ?? known.get(name) ?? NONE;
+  const document_ = () => (past ? (past.document ?? NONE) : (known.get(name) ?? NONE));
 
   function rows() {
     const { reported, desired, delta } = document_();
@@ -54,24 +61,24 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
       return html`<header>
           <h2>Shadow</h2>
           ${known.size > 1
-            ? html`<select class="names" aria-label="Shadow" @change=${(event) => ((name = event.target.value), (editing = null), update())}>
+            ? html`<select class="names" aria-label="Shadow" @change=${(event) => ((name = event.target.value), (editing = null), past ? moved() : update())}>
                 ${[...known.keys()].map((each) => html`<option value=${each} ?selected=${each === name}>${each || "main"}</option>`)}
               </select>`
             : ""}
           <span class="badge num" data-version=${shown.version}>version ${shown.version}</span>
           <span class="badge ${waits || differs ? "warn" : shown.version ? "ok" : ""}" data-delta=${waits}>${waits ? `${waits} to do` : differs ? "differs" : shown.version ? "in sync" : "new"}</span>
           ${refused ? html`<span class="badge bad" data-refused=${refused}>${refused} refused</span>` : ""}
-          ${past ? html`<span class="badge accent">as of ${moment(past.time)}</span>` : ""}
+          ${past ? html`<span class="badge accent" aria-busy=${!past.document}>${past.document ? `as of ${moment(past.moment)}` : "looking …"}</span>` : ""}
           <span class="grow"></span>
           <button class="button small" ?disabled=${Boolean(past)} @click=${editAll}>${icon("edit")}Edit desired</button>
         </header>
         <div class="body">
           ${editing && editing.path === null ? whole() : ""}
-          <div class="scroll-x"><table class="leaves">
+          <div class="scroll-x"><table class="leaves" role="table">
             <thead><tr><th>Key</th><th>Reported</th><th>Desired</th><th>Delta</th></tr></thead>
             <tbody>
               ${lines.map(([text, path]) => row(text, path, shown))}
-              ${lines.length ? "" : html`<tr><td colspan="4" class="muted">Nothing is reported or desired ${past ? "at this time" : "yet"}.</td></tr>`}
+              ${lines.length ? "" : html`<tr><td colspan="4" class="muted">${past && !past.document ? "Looking …" : `Nothing is reported or desired ${past ? "at this time" : "yet"}.`}</td></tr>`}
             </tbody>
           </table></div>
         </div>`;
@@ -83,10 +90,10 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
     const wish = shown.wishes?.[text];
     const waits = at(shown.delta, path) !== undefined;
     const edited = editing?.path && pointer(editing.path) === text;
-    return html`<tr class=${waits ? "waits" : ""} data-key=${text}>
-      <th scope="row" class="mono">${text.slice(1)}</th>
-      <td class="mono reported">${value(at(shown.reported, path))}</td>
-      <td class="mono desired">
+    return html`<tr role="row" class=${waits ? "waits" : ""} data-key=${text}>
+      <th scope="row" role="rowheader" class="mono">${text.slice(1)}</th>
+      <td role="cell" class="mono reported">${value(at(shown.reported, path))}</td>
+      <td role="cell" class="mono desired">
         ${edited
           ? html`<form class="row" @submit=${saveOne}>
               <input class="mono ${editing.problem ? "invalid" : ""}" aria-label="Desired ${text.slice(1)}" .value=${editing.text}
@@ -97,7 +104,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
               <span>${value(at(shown.desired, path))}</span>${icon("edit")}<span class="sr">change</span>
             </button>`}
       </td>
-      <td>${waits || wish?.status === "refused"
+      <td role="cell">${waits || wish?.status === "refused"
           ? html`<span class="badge ${wish?.status === "refused" ? "bad" : "warn"}">${wish?.status ?? "waiting"}</span>`
           : wish ? html`<span class="small muted">${wish.status}</span>` : ""}
         ${wish?.reason ? html`<div class="small bad">${brief(wish.reason, 120)}</div>` : ""}</td>
@@ -206,26 +213,7 @@ export function shadowPanel(root, { api, client, domain, leave, listen }, device
     },
   );
 
-  return {
-    /** Show it as it was at a time; null: as it is. */
-    async asOf(time) {
-      if (time === null) {
-        past = null;
-        askedAt = 0;
-        begun.clear();
-        return update();
-      }
-      if (Date.now() - askedAt < AS_OF_EVERY_MS) return undefined;
-      askedAt = Date.now();
-      const which = name;
-      if (!begun.has(which)) begun.set(which, beginningOf(which).catch(() => null)); // then each time is asked for
-      const first = await begun.get(which);
-      const query = { name: which, as_of: time.toISOString() };
-      const document = first !== null && time.getTime() < first ? NONE : await api.get(`${address}/shadow`, query, leave).catch(() => NONE);
-      if (askedAt) past = { time, document };
-      return update();
-    },
-  };
+  return { moved };
 }
 
 const value = (given) => (given === undefined ? html`<span class="muted">–</span>` : brief(JSON.stringify(given), 160));

@@ -3,8 +3,9 @@
 import { html } from "../vendor/lit/lit-html.js";
 import { repeat } from "../vendor/lit/directives/repeat.js";
 import { ago, brief, number, unit } from "../core/format.js";
+import { Ahead } from "../core/playhead.js";
 import { metrics, timeOf } from "../core/telemetry.js";
-import { every, view } from "../core/view.js";
+import { beforeNextFrame, every, view } from "../core/view.js";
 import { Chart, Series } from "../parts/chart.js";
 import { icon } from "../parts/icons.js";
 
@@ -15,20 +16,15 @@ const DRAWN_EVERY_MS = 200;
 const LEAST_SHOWN_S = 30;
 
 /** `told(clock)`: what the gateway says of a rewind's time. */
-export function telemetryPanel(root, { domain, leave, listen }, device, told) {
+export function telemetryPanel(root, { domain, leave, listen, playhead }, device, told) {
   let charts = new Map(); // metric -> { series, chart, life }
   let texts = new Map(); // metric -> { value, at }
   let minutes = 15;
-  let past = null; // the clock of a rewind, and when it was told
   let subscription = null;
   let life = null;
-  let received = 0;
+  let ahead = new Ahead();
 
-  const seconds = () => {
-    if (!past) return Date.now() / 1000;
-    const run = past.state === "playing" ? (performance.now() - past.toldAt) * past.speed : 0;
-    return (past.time.getTime() + Math.min(run, 2_000 * past.speed)) / 1000;
-  };
+  const seconds = () => (playhead.shown ?? Date.now()) / 1000;
 
   const update = view(
     root,
@@ -48,8 +44,8 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
         </figure>`)}
       </div>
       <div class="card empty" ?hidden=${charts.size + texts.size > 0}>
-        ${icon("health")}<p>${past ? "Nothing was measured at this time yet." : `Nothing was measured in the last ${RANGES[minutes]}.`}</p>
-        ${past ? "" : html`<p class="small">It publishes on topics such as <code>${domain}/devices/${device}/telemetry/temperature</code></p>`}
+        ${icon("health")}<p>${playhead.clock ? "Nothing was measured at this time yet." : `Nothing was measured in the last ${RANGES[minutes]}.`}</p>
+        ${playhead.clock ? "" : html`<p class="small">It publishes on topics such as <code>${domain}/devices/${device}/telemetry/temperature</code></p>`}
       </div>`,
     leave,
   );
@@ -67,8 +63,7 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
   }
 
   function take(messages) {
-    received += messages.length;
-    for (const message of messages) {
+    for (const message of ahead.due(playhead.shown, messages)) {
       const time = timeOf(message);
       for (const [metric, value, measure] of metrics(message)) {
         if (typeof value === "string") {
@@ -115,38 +110,30 @@ export function telemetryPanel(root, { domain, leave, listen }, device, told) {
     leave.addEventListener("abort", () => life.abort(), { signal });
     charts = new Map();
     texts = new Map();
-    received = 0;
+    ahead = new Ahead();
     subscription = listen(`${device}'s telemetry`, [`${domain}/devices/${device}/telemetry/#`], { ...options, signal }, take);
-    subscription?.addEventListener("clock", ({ detail }) => {
-      past = detail.state === "live" ? null : { ...detail, toldAt: performance.now() };
-      told(detail);
-    });
+    subscription?.addEventListener("clock", ({ detail }) => told(detail));
     update();
   }
 
-  const live = () => {
-    past = null;
-    begin({ from: new Date(Date.now() - minutes * 60_000), hidden: "resume" });
-  };
+  const live = () => begin({ from: new Date(Date.now() - minutes * 60_000), hidden: "resume" });
 
   function choose(value) {
     minutes = value;
-    if (past) update();
+    if (playhead.clock) update();
     else live();
   }
 
   live();
-  every(DRAWN_EVERY_MS, leave, draw);
+  every(DRAWN_EVERY_MS, leave, () => playhead.clock || draw());
   every(1_000, leave, update);
   return {
     live,
-    rewind(from, speed) {
-      past = { time: from, speed, state: "playing", toldAt: performance.now() };
-      begin({ from, speed });
-    },
-    play(speed) {
-      if (past) past = { ...past, speed: speed || past.speed, state: speed ? "playing" : "paused", toldAt: performance.now() };
-      subscription?.play(speed);
+    rewind: (from, speed) => begin({ from, speed }),
+    play: (speed) => void subscription?.play(speed),
+    moved() {
+      take([]);
+      beforeNextFrame(draw); // in the frame in which all parts are drawn
     },
   };
 }

@@ -2,6 +2,7 @@
 
 import { html } from "../vendor/lit/lit-html.js";
 import { brief, count, many, moment } from "../core/format.js";
+import { Ahead, Playhead } from "../core/playhead.js";
 import { link, remember } from "../core/router.js";
 import { every, view } from "../core/view.js";
 import { icon } from "../parts/icons.js";
@@ -22,6 +23,8 @@ export function explorer(root, context) {
   let policy = "complete";
   let messages = []; // newest first, KEPT at most
   let waiting = []; // came since the last drawing, oldest first
+  const playhead = new Playhead();
+  let ahead = new Ahead();
   const sizes = new WeakMap(); // message -> characters of its payload
   let held = null; // what is shown while it stands still
   let chosen = null;
@@ -112,7 +115,8 @@ export function explorer(root, context) {
   }
 
   /** Lines move a few times a second, which is as fast as anybody reads; what comes between is taken together. */
-  function take(came) {
+  function take(received) {
+    const came = ahead.due(playhead.shown, received);
     total += came.length;
     for (const message of came) sizes.set(message, JSON.stringify(message.payload).length);
     waiting = newest(waiting.concat(came).reverse()).reverse();
@@ -140,8 +144,10 @@ export function explorer(root, context) {
     life = new AbortController();
     const { signal } = life;
     leave.addEventListener("abort", () => life.abort(), { signal });
+    if (options?.speed === undefined) playhead.end();
     messages = [];
     waiting = [];
+    ahead = new Ahead();
     held = null;
     total = before = 0;
     problem = "";
@@ -154,6 +160,7 @@ export function explorer(root, context) {
       problem = detail.error?.message ?? "";
       update();
     });
+    bar.draw();
     update();
   }
 
@@ -164,7 +171,9 @@ export function explorer(root, context) {
   );
   const bar = rewindBar(
     root.querySelector(".bar"),
+    playhead,
     {
+      moved: () => take([]),
       first: (since) => firstOf(api, leave)(filters(), since),
       play: (from, speed) => begin({ from, speed }),
       speed: (speed) => subscription?.play(speed),

@@ -77,7 +77,7 @@ export function health(root, { api, leave }) {
         <section class="card" aria-label="Refusals">
           <header><h2>Refused</h2><span class="muted small">by reason, all that are in the log</span></header>
           <div class="body">${Object.entries(ledger?.dead_letters ?? {}).map(
-            ([reason, many]) => html`<a class="reason" href="${link("letters")}?reason=${encodeURIComponent(reason)}"><span class="grow">${words(reason)}</span><b class="num">${count(many)}</b></a>`,
+            ([reason, many]) => html`<a class="reason" href="${link("letters")}?reason=${encodeURIComponent(reason)}"><span class="grow">${words(reason)} <code class="code">${reason}</code></span><b class="num">${count(many)}</b></a>`,
           )}${ledger && !Object.keys(ledger.dead_letters).length ? html`<p class="muted">Nothing.</p>` : ""}</div>
         </section>
       </div>

@@ -47,7 +47,7 @@ export function journey(root, { api, domain, leave, listen, rest }) {
           <p><a href=${link("devices", source)}>${source}</a></p><p class="muted small num">${moment(place?.timestamp ?? letter.received_at)}</p>
           <p class="mono small wraps">${place?.topic ?? letter.topic}</p></div></li>
         ${letter
-          ? html`<li class="station bad"><span class="disc">${icon("letters")}</span><div><h3>Refused: ${words(letter.reason)}</h3>
+          ? html`<li class="station bad"><span class="disc">${icon("letters")}</span><div><h3>Refused: ${words(letter.reason)} <code class="code">${letter.reason}</code></h3>
               <p>${letter.detail}</p><p class="muted small">${moment(letter.received_at)} · ${letter.stage} · now ${letter.state}</p>
               <p><a href="${link("letters")}?reason=${part(letter.reason)}">Look at it among the dead letters</a></p></div></li>`
           : ""}

@@ -53,7 +53,7 @@ export function letters(root, { api, domain, leave, listen, query, setCount }) {
             <button class="reason" aria-pressed=${!reason} @click=${() => pick(null)}><span class="grow">Every reason</span><b class="num">${count(all.length)}</b></button>
             ${parts.map(
               ([name, many]) => html`<button class="reason" data-reason=${name} aria-pressed=${reason === name} @click=${() => pick(name)}>
-                <span class="grow"><span>${words(name)}</span><meter min="0" max=${most} value=${many} aria-hidden="true"></meter></span><b class="num">${count(many)}</b>
+                <span class="grow"><span>${words(name)}</span><code class="code">${name}</code><meter min="0" max=${most} value=${many} aria-hidden="true"></meter></span><b class="num">${count(many)}</b>
               </button>`,
             )}
           </nav>
@@ -70,14 +70,14 @@ export function letters(root, { api, domain, leave, listen, query, setCount }) {
 
   const line = (letter) => html`<div class="line letter-line" role="listitem" tabindex="0" data-letter=${letter.id} aria-selected=${letter.id === chosen?.id}
       @click=${() => choose(letter)} @keydown=${(event) => event.key === "Enter" && choose(letter)}>
-      <span class="row"><span class="badge ${letter.state === "open" ? "bad" : ""}">${words(letter.reason)}</span></span>
+      <span class="row"><span class="badge ${letter.state === "open" ? "bad" : ""}" title=${letter.reason}>${words(letter.reason)}</span></span>
       <span class="ellipsis">${letter.detail || letter.topic}</span>
       <span class="muted small ellipsis">${letter.source}</span>
       <span class="muted small num">${ago(letter.received_at)}</span>
     </div>`;
 
   const inspect = (letter) => html`<header>
-      <h2 class="grow">${words(letter.reason)}</h2><span class="badge" data-letter-state=${letter.state}>${letter.state}</span>
+      <h2 class="grow">${words(letter.reason)} <code class="code">${letter.reason}</code></h2><span class="badge" data-letter-state=${letter.state}>${letter.state}</span>
       <button class="button ghost small" aria-label="Close" @click=${() => ((chosen = null), list.update(), update())}>${icon("close")}</button>
     </header>
     <div class="body stack">

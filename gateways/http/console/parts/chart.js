@@ -51,12 +51,14 @@ export class Series {
 
 export class Chart {
   #plot;
+  #root;
   #series;
   #inSight = true;
   #changed = true;
 
   /** `floor`: what the y axis begins with at the latest; then it reaches one above it at least. */
   constructor(root, series, ink, signal, floor = Infinity) {
+    this.#root = root;
     this.#series = series;
     const width = () => Math.max(120, root.clientWidth);
     const make = () => {
@@ -107,9 +109,10 @@ export class Chart {
     this.#changed = true;
   }
 
-  /** Draw the range of seconds. */
+  /** Draw the range of seconds; its end is noted in `data-until`, ms. */
   draw(from, to) {
     if (!this.#inSight) return;
+    this.#root.dataset.until = Math.round(to * 1000);
     this.#plot.batch(() => {
       if (this.#changed) this.#plot.setData([this.#series.times, this.#series.values], false);
       this.#changed = false;

@@ -2,13 +2,14 @@
 
 import { html } from "../vendor/lit/lit-html.js";
 import { moment, span } from "../core/format.js";
-import { view } from "../core/view.js";
+import { every, view } from "../core/view.js";
 import { icon } from "./icons.js";
 import { toast } from "./toast.js";
 
 const SPEEDS = [1, 2, 5, 10, 60, 300, 1000];
 const SPANS = { 15: "15 min", 60: "1 h", 360: "6 h", 1440: "24 h", 10080: "7 d" };
 const MINUTE = 60_000;
+const MOVED_EVERY_MS = 200;
 
 /** Answers when the first message of some filters came since a time; if none did, the first that is kept; null: unknown. */
 export const firstOf = (api, signal) => async (filter, since) => {
@@ -21,10 +22,9 @@ export const firstOf = (api, signal) => async (filter, since) => {
   return new Date(Math.min(Date.now(), isRecent ? Math.max(since.getTime(), time) : time));
 };
 
-/** `play(from, speed)` begins a rewind, `speed(n)` changes it (0 stands still), `live()` ends it.
- *  `first(since)`: when there is something to see first, as `firstOf` answers. */
-export function rewindBar(root, { play, speed, live, first }, signal) {
-  let clock = null; // of the rewind; null: live
+/** Moves the playhead on. `play(from, speed)` begins a rewind, `speed(n)` changes it (0 stands still), `live()` ends it;
+ *  `moved()`: the playhead shows another moment. `first(since)`: when there is something to see first, as `firstOf` answers. */
+export function rewindBar(root, playhead, { play, speed, live, moved, first }, signal) {
   let rate = 10;
   let minutes = 60;
   let pulled = null; // where the slider is being dragged to
@@ -32,9 +32,9 @@ export function rewindBar(root, { play, speed, live, first }, signal) {
   const update = view(root, template, signal);
 
   function begin(from) {
-    clock = { time: from, state: "playing", skipped: 0 };
+    playhead.begin(from, rate);
     play(from, rate);
-    update();
+    draw();
   }
 
   /** From where there is something to see, in the reach of the slider where possible. */
@@ -44,40 +44,51 @@ export function rewindBar(root, { play, speed, live, first }, signal) {
     const since = new Date(Date.now() - minutes * MINUTE);
     const found = await first(since).catch((error) => void (signal.aborted || toast(error.message, "bad")));
     asking = false;
-    if (!signal.aborted && !clock) begin(found ?? since);
+    if (!signal.aborted && !playhead.clock) begin(found ?? since);
   }
 
   function choose(event) {
     rate = Number(event.target.value);
-    if (clock?.state === "playing") speed(rate);
+    if (playhead.clock?.state === "playing") change(rate);
     update();
   }
 
   function turn() {
-    if (!clock) return beginAtFirst();
-    const playing = clock.state === "playing";
-    clock = { ...clock, state: playing ? "paused" : "playing" };
-    speed(playing ? 0 : rate);
+    if (!playhead.clock) return beginAtFirst();
+    change(playhead.clock.state === "playing" ? 0 : rate);
     return update();
   }
 
+  function change(to) {
+    playhead.play(to);
+    speed(to);
+  }
+
   function end() {
-    clock = null;
+    playhead.end();
     live();
+    draw();
+  }
+
+  /** All parts of the page go on together. */
+  function draw() {
+    playhead.step();
+    moved();
     update();
   }
 
   function template() {
     const now = Date.now();
-    const at = pulled ?? clock?.time.getTime() ?? now;
+    const { clock, shown } = playhead;
+    const at = pulled ?? shown ?? now;
     const local = new Date(at - new Date(at).getTimezoneOffset() * MINUTE).toISOString().slice(0, 19);
     return html`<div class="rewind ${clock ? "past" : ""}" role="group" aria-label="Rewind">
       <button class="button small" @click=${turn} title=${clock ? "" : "Play from the past"}>
         ${icon(clock?.state === "playing" ? "pause" : clock ? "play" : "rewind")}
         <span>${clock ? (clock.state === "playing" ? "Pause" : "Play") : "Rewind"}</span>
       </button>
-      <span class="when num" role="status" data-clock=${clock ? clock.time.toISOString() : "live"}>
-        ${clock ? html`${moment(clock.time)} <span class="muted small">×${clock.state === "paused" ? 0 : rate}</span>` : "Live"}
+      <span class="when num" role="status" data-clock=${clock ? new Date(shown).toISOString() : "live"}>
+        ${clock ? html`${moment(shown)} <span class="muted small">×${clock.state === "paused" ? 0 : rate}</span>` : "Live"}
         ${clock?.skipped ? html`<span class="muted small"> skipped ${span(clock.skipped / 1000)} of silence</span>` : ""}
       </span>
       <input class="track" type="range" aria-label="Time" min=${-minutes * 60} max="0" step="1"
@@ -104,15 +115,13 @@ export function rewindBar(root, { play, speed, live, first }, signal) {
     </div>`;
   }
 
+  every(MOVED_EVERY_MS, signal, () => playhead.clock && draw());
   return {
+    draw,
     /** The gateway tells the time of the rewind. */
     tick(told) {
-      if (told.state === "live") clock = null;
-      else if (clock) clock = { ...told, state: told.state };
-      update();
-    },
-    get past() {
-      return clock !== null;
+      playhead.tell(told);
+      draw();
     },
   };
 }
