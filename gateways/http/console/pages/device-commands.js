@@ -45,9 +45,9 @@ export function commandsPanel(root, { api, client, domain, leave, listen, playhe
             <div class="row wrap">
               <label class="row small muted">Time to finish <input name="timeout" title="What the device has, from being handed the command" class="seconds num" type="number" min="1" max="86400" value="60" /> s</label>
               <span class="grow"></span>
-              ${shown === null ? "" : html`<span class="muted small hint">You are in the past: press Live to send.</span>`}
               <button class="button primary small" ?disabled=${sending || !client || shown !== null}>${icon("send")}Send</button>
             </div>
+            ${shown === null ? "" : html`<p class="muted small hint">You are in the past: press Live to send.</p>`}
             ${problem ? html`<p class="problem" role="alert">${problem}</p>` : ""}
           </form>
           <ol class="lives">${repeat(all, (one) => one.commandId, life)}</ol>

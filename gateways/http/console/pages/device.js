@@ -31,7 +31,7 @@ const unknown = (root, { domain, leave }, id) =>
     () => html`<div class="card empty" data-unknown>
       ${icon("device")}<h2>No such device</h2>
       <p><b class="mono">${id}</b> is not registered here, or you may see nothing of it. Ids are case-sensitive.</p>
-      <p class="row wrap"><a class="button primary" href=${link("fleet")}>${icon("fleet")}Back to the fleet</a>
+      <p class="row wrap center"><a class="button primary" href=${link("fleet")}>${icon("fleet")}Back to the fleet</a>
         <a class="button" href="#/explorer?filter=${part(`${domain}/devices/${id}/#`)}">${icon("explorer")}Messages on its topics</a></p>
       <p class="small">Admit it: <code>iotsphere device add ${id}</code></p>
     </div>`,
