@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
+from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 
 from ...entities.errors import IotSphereError, JobFailed, Unavailable, error_of
@@ -16,6 +17,7 @@ from ...entities.errors import IotSphereError, JobFailed, Unavailable, error_of
 _OURS: Final = re.compile(r"\biotsphere\.entities\.errors\.\w+: ([a-z_]+): (.+)$", re.M)
 _STATE: Final = re.compile(r"STATE_STORE_\w*(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STREAMING_STATEFUL_OPERATOR_NOT_MATCH")
 _BUSY: Final = "Python worker failed to connect back"
+_FULL: Final = "No space left on device"
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(iotsphere[\w.]*)'")
 _PYTHON: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.M)
 
@@ -30,6 +32,10 @@ def failure_of(error: BaseException) -> IotSphereError:
         return error_of(*found[-1])
     if is_busy(error):
         return Unavailable("this machine is so busy that Python did not start within 10 s: run it again")
+    if _FULL in text:
+        return Unavailable(
+            "a disk is full: make room for the checkpoint, the results and Spark's work, and run it again"
+        )
     if is_gone(error):
         return Unavailable(
             "Spark's own process has ended: it was killed, or the machine has no memory left; run it again, nothing is lost "
@@ -64,5 +70,8 @@ def hush() -> None:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether Spark's own process does not answer any more."""
-    return isinstance(error, (ConnectionError, Py4JNetworkError))
+    """Whether Spark's own process does not answer any more, or has ended."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return isinstance(error, (ConnectionError, Py4JNetworkError)) or (
+        process is not None and process.poll() is not None
+    )

@@ -32,7 +32,7 @@ def resolve(ranges: LogRanges, partitions: Sequence[Partition], text: str, now: 
         return {partition: beginning(ranges, partition) for partition in partitions}
     if text == "latest":
         return {partition: ranges.bounds(partition).last for partition in partitions}
-    if (time := _time(text, now)) is not None:
+    if (time := time_of(text, now)) is not None:
         return {partition: ranges.at(partition, time) for partition in partitions}
     known = places(_offsets(text)) if text.startswith("{") else _of_cursor(text)
     if missing := [str(partition) for partition in partitions if partition not in known]:
@@ -76,7 +76,8 @@ def shared(start: Mapping[Partition, Position], end: Mapping[Partition, Position
     return stops
 
 
-def _time(text: str, now: int) -> int | None:
+def time_of(text: str, now: int) -> int | None:
+    """The time (ms) that a text names, or None."""
     if ago := _AGO.match(text):
         return now - round(float(ago[1]) * _UNITS[ago[2]])
     found = read_time(text)

@@ -13,9 +13,10 @@ from typing import Final
 
 import pyspark
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from ...entities.errors import RequestInvalid
+from ...entities.errors import JobFailed, RequestInvalid
 
 JAVA_VERSIONS: Final = (17, 21)
 # Spark says little, and on standard error; with its own default it would tell of its start at length. Without a level
@@ -58,12 +59,16 @@ def open_session(
     folder: Path | None = None,
     *,
     lasting: bool = False,
+    said: Path | None = None,
 ) -> SparkSession:
     """Start Spark, or get the session that runs already.
 
-    ``folder``: for what Spark writes by the way. ``lasting``: it will run for long. Raises RequestInvalid when there is no Java that it can use.
+    ``folder``: for what Spark writes by the way. ``lasting``: it will run for long. ``said``: a file for what its
+    processes print, written anew; else they share this one's standard error. Raises RequestInvalid when there is no Java
+    that it can use, and JobFailed when it does not start.
     """
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder))
+    home = java_home(os.environ, folder)
+    os.environ["JAVA_HOME"] = str(home if said is None else _quiet(home, folder or CACHE, said))
     # The workers run what the driver runs.
     near = master.startswith("local") or "//127.0.0.1:" in master
     os.environ.setdefault("PYSPARK_PYTHON", str(_python(folder or CACHE)) if near else sys.executable)
@@ -82,7 +87,12 @@ def open_session(
         every.setdefault("spark.local.dir", str(folder / "local"))
     for key, value in every.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise JobFailed(f"Spark did not start: {error}") from error
+    finally:
+        os.environ["JAVA_HOME"] = str(home)
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -138,6 +148,15 @@ def java_version(java: Path) -> int | None:
         return None
     words = result.stderr.split('"')
     return int(words[1].split(".")[0]) if len(words) > 1 and words[1].split(".")[0].isdigit() else None
+
+
+def _quiet(home: Path, folder: Path, said: Path) -> Path:
+    """A JAVA_HOME with a ``java`` that prints its errors into a file, as do the Python processes that it starts."""
+    said.parent.mkdir(parents=True, exist_ok=True)
+    said.write_bytes(b"")
+    quiet = (folder / "quiet").absolute()
+    _script(quiet / "bin" / "java", f'exec "{home / "bin" / "java"}" "$@" 2>>"{said.absolute()}"\n')
+    return quiet
 
 
 def _bundled(java: Path, folder: Path) -> Path:

@@ -21,7 +21,7 @@ from ...entities.position import Partition, Position
 from ...entities.topic import DEFAULT_DOMAIN
 from ...use_cases.ports.log_ranges import LogRanges
 from .columns import FORMATS, Format
-from .places import Offsets, Places, beginning, offsets, places, resolve, shared
+from .places import Offsets, Places, beginning, offsets, places, resolve, shared, time_of
 from .splits import Losses, Split, divided, read_split
 
 Opening = Callable[[str], LogRanges]
@@ -85,7 +85,12 @@ def borders(opening: Opening, wanted: Wanted) -> tuple[Places, Places]:
     with opening(wanted.log) as ranges:
         known = ranges.partitions(wanted.channel, wanted.domains)
         now = time.time_ns() // 1_000_000
-        return resolve(ranges, known, wanted.start, now), resolve(ranges, known, wanted.end, now)
+        start, end = resolve(ranges, known, wanted.start, now), resolve(ranges, known, wanted.end, now)
+    since, until = time_of(wanted.start, now), time_of(wanted.end, now)
+    turned = since is not None and until is not None and since > until
+    if turned or (any(start[one] > end[one] for one in known) and not any(start[one] < end[one] for one in known)):
+        raise RequestInvalid(f"from={wanted.start!a} lies behind to={wanted.end!a}: exchange them")
+    return start, end
 
 
 def _count(given: Mapping[str, str], name: str, default: int) -> int:

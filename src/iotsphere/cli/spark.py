@@ -17,6 +17,7 @@ from ..entities.errors import IotSphereError, JobFailed, MessagesMissed, Request
 from ..logs import harmless
 from ..settings import Settings
 from .console import AsJson, Data, LogUrl, Token, err, gateway_of, out, settings_of
+from .spark_checks import check
 
 if TYPE_CHECKING:
     from ..drivers.spark.jobs import Job
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 MISSED: Final = 3
 FAILED: Final = 4
-MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class Asked:
     source: dict[str, str]
     every: float
     maintain: bool
+    debug: bool
     as_json: bool
 
 
@@ -98,7 +99,7 @@ def spark(
     asked = Asked(
         start=start, end=end, follow=follow, checkpoint=checkpoint, migrate=migrate, master=master, domain=domain,
         gateway=gateway, token=token, output=output, options=_pairs(options), conf=_pairs(conf), source=_pairs(source),
-        every=every, maintain=maintain, as_json=as_json,
+        every=every, maintain=maintain, debug=debug, as_json=as_json,
     )  # fmt: skip
     try:
         if lag:
@@ -159,34 +160,22 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             every=asked.every,
             migrate=asked.migrate,
         )
-        _check(plan, asked.master)
+        check(plan, asked.master, asked.conf, outlets.output)
         _go(plan, folder, outlets.output, asked)
-
-
-def _check(plan: Plan, master: str) -> None:
-    """Say what is wrong before Spark takes its time to start."""
-    from ..drivers.spark.checkpoints import generation
-    from ..drivers.spark.source import borders, read_options
-    from ..spark import open_ranges
-
-    if not master.startswith(MASTERS):
-        raise RequestInvalid(f"--master {master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
-    wanted = read_options(plan.source)
-    if plan.checkpoint is None or generation(plan.checkpoint) is None:  # else its own place counts
-        borders(open_ranges, wanted)
 
 
 def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
     from ..drivers.spark.runner import Runner
     from ..drivers.spark.session import close_session, open_session
     from ..spark import IotSphereSource
-    from .spark_screen import Screen, stop_on_signals
+    from .spark_screen import Screen, stop_on_signals, told_where
 
     begun = time.monotonic()
-    with Screen(plan.job.name, quiet=asked.as_json) as screen:
+    said = None if asked.debug else folder / "work" / f"{plan.job.name}.log"
+    with Screen(plan.job.name, quiet=asked.as_json) as screen, told_where(said):
         screen.say("starting Spark")
         spark = open_session(
-            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=plan.follow
+            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=plan.follow, said=said
         )
         try:
             runner = Runner(spark, plan, IotSphereSource)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from ..drivers.spark.failures import hush
+from ..entities.errors import JobFailed, Unavailable
 from .console import err
 
 if TYPE_CHECKING:
@@ -78,6 +80,24 @@ def line_of(progress: Progress, seconds: float) -> str:
 
 
 @contextmanager
+def told_where(said: Path | None) -> Iterator[None]:
+    """Keep traces of Spark's two languages off the terminal, and say where they are when something failed.
+
+    ``said``: the file that Spark's processes write to; None leaves all as it is.
+    """
+    if said is None:
+        yield
+        return
+    hush()
+    try:
+        yield
+    except (JobFailed, Unavailable):
+        if said.exists() and said.stat().st_size:
+            err.print(f"What Spark itself said is in {said}", markup=False, highlight=False, soft_wrap=True)
+        raise
+
+
+@contextmanager
 def stop_on_signals(runner: Runner) -> Iterator[None]:
     """Let the first Ctrl-C or TERM stop the run between two batches, and the second one end it at once."""
 
@@ -85,7 +105,6 @@ def stop_on_signals(runner: Runner) -> Iterator[None]:
         for each in before:
             signal.signal(each, signal.SIG_DFL)
         err.print("stopping after this batch; once more ends it at once", style="yellow")
-        hush()
         runner.stop()
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}

@@ -27,6 +27,10 @@ class Outlets(NamedTuple):
 
 
 def log_of(settings: Settings) -> str:
+    """The address of the log as the data source takes it; ``sqlite:FOLDER`` names another folder than the data's."""
+    name, _, folder = settings.log.partition(":")
+    if name == "sqlite" and folder:
+        return f"sqlite:{Path(folder.removeprefix('//')).resolve()}"
     kind = kind_of(settings)
     if kind == "memory":
         raise RequestInvalid("a log in memory is read by its gateway alone: use sqlite or redis://HOST:PORT/DB")

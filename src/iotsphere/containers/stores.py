@@ -11,10 +11,12 @@ from ..use_cases.ports.clock import Clock
 
 def kind_of(settings: Settings) -> str:
     """Which family of drivers the log setting asks for. Raises RequestInvalid."""
-    name = settings.log.partition(":")[0]
+    name, _, place = settings.log.partition(":")
     kind = {"rediss": "redis", "unix": "redis"}.get(name, name)
     if kind not in ("memory", "sqlite", "redis"):
         raise RequestInvalid(f"{settings.log!a} is no log: write sqlite, memory or redis://HOST:PORT/DB")
+    if place and kind != "redis":
+        raise RequestInvalid(f"{settings.log!a} is no log: write {kind}, and name its folder with --data")
     return kind
 
 

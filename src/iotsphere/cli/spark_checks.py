@@ -1,0 +1,54 @@
+"""What can be wrong with a run of a job, said before Spark takes its time to start."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..entities.errors import RequestInvalid
+
+if TYPE_CHECKING:
+    from ..drivers.spark.runner import Plan
+
+MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
+
+
+def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> None:
+    """Look at places, options and the log. Raises RequestInvalid, UnknownDomain, LogUnavailable."""
+    from ..drivers.spark.checkpoints import generation
+    from ..drivers.spark.source import borders, read_options
+    from ..spark import open_ranges
+
+    if not master.startswith(MASTERS):
+        raise RequestInvalid(f"--master {master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
+    if "spark.master" in conf:
+        raise RequestInvalid("spark.master is no setting for --conf: name it with --master")
+    wanted = read_options(plan.source)
+    if wanted.form.name != "readings":
+        raise RequestInvalid(f"a job takes readings, not {wanted.form.name}: leave rows and channel out of --source")
+    if plan.job.output:
+        writable(output, "--output")
+    if plan.checkpoint is not None:
+        writable(plan.checkpoint, "--checkpoint")
+    if plan.checkpoint is None or generation(plan.checkpoint) is None:  # else its own place counts
+        borders(open_ranges, wanted)
+
+
+def writable(folder: Path, option: str) -> None:
+    """Make sure that a folder can be made and written, and leave nothing behind. Raises RequestInvalid."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RequestInvalid(
+            f"nothing can be written in {folder} ({error.strerror}): name another folder with {option}, or mend this one"
+        ) from error
+    finally:
+        for place in missing:
+            with suppress(OSError):  # it was not made, or somebody uses it already
+                place.rmdir()
