@@ -15,7 +15,7 @@ def kind_of(settings: Settings) -> str:
     kind = {"rediss": "redis", "unix": "redis"}.get(name, name)
     if kind not in ("memory", "sqlite", "redis"):
         raise RequestInvalid(f"{settings.log!a} is no log: write sqlite, memory or redis://HOST:PORT/DB")
-    if place and kind != "redis":
+    if place.strip("/") and kind != "redis":
         raise RequestInvalid(f"{settings.log!a} is no log: write {kind}, and name its folder with --data")
     return kind
 

@@ -64,9 +64,13 @@ const takenAt = ({ metadata }) => Date.parse(metadata.receivedAt ?? metadata.tim
 export class Ahead {
   #waiting = [];
 
-  /** Of what waits and of what came, all whose moment is reached; in the present that is everything. */
-  due(moment, came = []) {
-    const all = this.#waiting.length ? this.#waiting.concat(came) : came;
+  put(messages) {
+    this.#waiting = this.#waiting.length ? this.#waiting.concat(messages) : messages;
+  }
+
+  /** Take all whose moment is reached; in the present that is everything. */
+  due(moment) {
+    const all = this.#waiting;
     if (moment === null) {
       this.#waiting = [];
       return all;

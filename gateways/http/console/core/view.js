@@ -18,13 +18,14 @@ function flush() {
   for (const paint of due) paint();
 }
 
-/** A template that is drawn into an element whenever `update` was called. Ends with the signal. */
+/** A template that is drawn into an element whenever `update` was called; at once by `update.now`. Ends with the signal. */
 export function view(root, template, signal) {
   let over = false;
   const paint = () => {
     if (!over) render(template(), root);
   };
   const update = () => beforeNextFrame(paint);
+  update.now = paint;
   signal?.addEventListener("abort", () => {
     over = true;
     waiting.delete(paint);

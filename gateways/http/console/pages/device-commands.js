@@ -145,5 +145,5 @@ export function commandsPanel(root, { api, client, domain, leave, listen, playhe
     problem = error.message;
     update();
   });
-  return { moved: update };
+  return { moved: update.now };
 }

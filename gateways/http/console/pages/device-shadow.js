@@ -29,13 +29,13 @@ export function shadowPanel(root, { api, client, domain, leave, listen, playhead
       if (!past) return;
       past = null;
       pasts = new Map();
-      return update();
+      return update.now();
     }
     editing = null;
     const which = name;
     if (!pasts.has(which)) pasts.set(which, new ShadowPast(ask, which, () => known.get(which)?.version ?? 0));
     past = { moment: shown, document: pasts.get(which).at(shown, moved) };
-    return update();
+    return update.now();
   }
 
   const document_ = () => (past ? (past.document ?? NONE) : (known.get(name) ?? NONE));

@@ -5,7 +5,7 @@ import { repeat } from "../vendor/lit/directives/repeat.js";
 import { ago, brief, number, unit } from "../core/format.js";
 import { Ahead } from "../core/playhead.js";
 import { metrics, timeOf } from "../core/telemetry.js";
-import { beforeNextFrame, every, view } from "../core/view.js";
+import { every, view } from "../core/view.js";
 import { Chart, Series } from "../parts/chart.js";
 import { icon } from "../parts/icons.js";
 
@@ -62,8 +62,14 @@ export function telemetryPanel(root, { domain, leave, listen, playhead }, device
     </figure>`;
   }
 
+  /** In a rewind what comes is shown with the next moment, when all parts of the page are. */
   function take(messages) {
-    for (const message of ahead.due(playhead.shown, messages)) {
+    ahead.put(messages);
+    if (!playhead.clock) show();
+  }
+
+  function show() {
+    for (const message of ahead.due(playhead.shown)) {
       const time = timeOf(message);
       for (const [metric, value, measure] of metrics(message)) {
         if (typeof value === "string") {
@@ -132,8 +138,9 @@ export function telemetryPanel(root, { domain, leave, listen, playhead }, device
     rewind: (from, speed) => begin({ from, speed }),
     play: (speed) => void subscription?.play(speed),
     moved() {
-      take([]);
-      beforeNextFrame(draw); // in the frame in which all parts are drawn
+      show();
+      update.now();
+      draw();
     },
   };
 }

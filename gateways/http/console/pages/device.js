@@ -76,7 +76,7 @@ function known(root, context, id, standing) {
     {
       moved: () => {
         for (const panel of panels) panel.moved();
-        update();
+        update.now();
       },
       first: (since) => firstOf(api, leave)(`${domain}/devices/${id}/telemetry/#`, since),
       play: (from, speed) => telemetry.rewind(from, speed),

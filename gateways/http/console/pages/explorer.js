@@ -116,7 +116,8 @@ export function explorer(root, context) {
 
   /** Lines move a few times a second, which is as fast as anybody reads; what comes between is taken together. */
   function take(received) {
-    const came = ahead.due(playhead.shown, received);
+    ahead.put(received);
+    const came = ahead.due(playhead.shown);
     total += came.length;
     for (const message of came) sizes.set(message, JSON.stringify(message.payload).length);
     waiting = newest(waiting.concat(came).reverse()).reverse();

@@ -70,11 +70,11 @@ export function rewindBar(root, playhead, { play, speed, live, moved, first }, s
     draw();
   }
 
-  /** All parts of the page go on together. */
+  /** All parts of the page go on together, at once: between two of them nobody looks. */
   function draw() {
     playhead.step();
     moved();
-    update();
+    update.now();
   }
 
   function template() {
