@@ -168,6 +168,8 @@ async def test_a_service_is_stopped_with_all_of_its_processes_at_once(tmp_path: 
         os.killpg(job.pid, signal.SIGTERM)
         out, err = await job.communicate()
     assert job.returncode == 0, err.decode()
-    assert {line.split()[0] for line in err.decode().splitlines()} <= {"lake", "stopping"}, "Spark's words are in a file"
+    assert {line.split()[0] for line in err.decode().splitlines()} <= {"lake", "stopping"}, (
+        "Spark's words are in a file"
+    )
     assert (tmp_path / "spark" / "work" / "lake.log").stat().st_size > 0
     assert "stopped on request" in out.decode()
