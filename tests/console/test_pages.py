@@ -242,18 +242,23 @@ async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) ->
 
 async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Stage) -> None:
     page = await stage.sign_in("#/devices/station-1")
-    await page.wait_for_function("() => document.querySelector('[data-metric=temperature]')?.series.values.length > 80")
+    await page.wait_for_function(
+        "() => document.querySelector('[data-metric=temperature]')?.series.values.length > 150"
+    )
     await page.click(".send button.primary")
     await expect(page.locator(".life").first).to_have_attribute("data-state", "succeeded")
     sent = await page.locator(".life").count()
+    await page.select_option("[aria-label=Speed]", "5")
     await page.locator("[aria-label=Time]").evaluate(
-        "(slider) => { slider.value = -40; slider.dispatchEvent(new Event('change')); }"
+        "(slider) => { slider.value = -14; slider.dispatchEvent(new Event('change')); }"
     )
+    await page.get_by_role("button", name="Pause").click()
     await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
     await expect(page.locator(".send button.primary")).to_be_disabled()
     await expect(page.locator(".send .hint")).to_contain_text("press Live")
     await expect(page.locator(".life")).to_have_count(sent - 1)  # it was sent later than that
     await expect(page.locator("[data-presence]")).to_have_text("online now")
+    await page.get_by_role("button", name="Play").click()
     seen = await page.evaluate(
         """async () => {
             const text = (where) => document.querySelector(where)?.innerText ?? "";
@@ -262,7 +267,8 @@ async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Sta
                 await new Promise((resolve) => setTimeout(resolve, 23));
                 const chart = document.querySelector("[data-metric=temperature]");
                 const clock = document.querySelector("[data-clock]");
-                if (!chart?.querySelector(".plot[data-until]") || clock.dataset.clock === "live") continue;
+                if (clock.dataset.clock === "live") break;
+                if (!chart?.querySelector(".plot[data-until]")) continue;
                 const { times, values } = chart.series;
                 const until = Number(chart.querySelector(".plot").dataset.until);
                 seen.push({
@@ -283,7 +289,7 @@ async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Sta
         assert 0 <= one["drawn"] - one["value"] <= 1, one  # a measurement may be taken a moment after its own time
     clocks = [one["clock"] for one in seen]
     assert clocks == sorted(clocks)
-    assert len(set(clocks)) >= 5, "it moves on between what the gateway tells once a second"
+    assert len(set(clocks)) >= 4, "it moves on between what the gateway tells once a second"
     await page.get_by_role("button", name="Live").click()
     await expect(page.locator(".life")).to_have_count(sent)
     await expect(page.locator(".send button.primary")).to_be_enabled()

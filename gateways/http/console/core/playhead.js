@@ -53,7 +53,7 @@ export class Playhead {
     if (!this.#told) return;
     const { time, speed } = this.#told;
     const passed = this.#isRunning ? Math.min(performance.now() - this.#toldAt, 2 * TOLD_EVERY_MS) : 0;
-    this.#shown = Math.max(this.#shown, Math.min(time + passed * speed, Date.now()));
+    this.#shown = Math.max(this.#shown, Math.floor(Math.min(time + passed * speed, Date.now())));
   }
 }
 
