@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -69,9 +70,12 @@ def hush() -> None:
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
-def is_gone(error: BaseException) -> bool:
-    """Whether Spark's own process does not answer any more, or has ended."""
+def is_gone(error: BaseException, within: float = 0.0) -> bool:
+    """Whether Spark's own process does not answer any more, or has ended, or ends ``within`` so many seconds."""
     process = getattr(SparkContext._gateway, "proc", None)
-    return isinstance(error, (ConnectionError, Py4JNetworkError)) or (
-        process is not None and process.poll() is not None
-    )
+    if isinstance(error, (ConnectionError, Py4JNetworkError)):
+        return True
+    try:
+        return process is not None and process.wait(within) is not None
+    except subprocess.TimeoutExpired:
+        return False

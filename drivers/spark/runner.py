@@ -29,6 +29,7 @@ from .unread import Reading, Unread, reading
 POLL_S: Final = 1
 TICK_S: Final = 5.0
 STARTS: Final = 6
+ENDING_S: Final = 20.0
 CLOCK_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 MakeRun = Callable[[str, bool], Run]
 
@@ -98,7 +99,7 @@ class Runner:
                     "it was stopped before it was done: run it again, nothing is counted twice"
                 ) from error
             # What stops a service stops all of its processes at once. What was under way is begun again next time.
-            if not (self.stopped and is_gone(error)):
+            if not (self.stopped and is_gone(error, ENDING_S)):
                 raise failure_of(self._failure or error) from error
         watch(self.progress)
         return self.progress

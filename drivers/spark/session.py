@@ -7,7 +7,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -99,10 +101,10 @@ def open_session(
 
 def close_session(session: SparkSession) -> None:
     """Stop Spark. Where its process is gone already, as after a TERM to all, there is nothing left to stop."""
-    try:
-        session.stop()
-    except (ConnectionError, Py4JNetworkError):
-        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM process", RuntimeWarning)
+        with suppress(ConnectionError, Py4JNetworkError):
+            session.stop()
 
 
 def _logging(folder: Path | None) -> str:

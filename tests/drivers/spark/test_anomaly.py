@@ -83,10 +83,9 @@ def test_memory_is_bounded_and_what_is_gone_for_good_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "given", [{"high": "2", "low": "3"}, {"window": "4"}, {"warm_up": "500"}, {"calm": "0"}, {"confirm": "4"}]
 )
-def test_options_that_make_no_sense_say_so(spark: SparkSession, given: dict[str, str]) -> None:
-    run = Run(JOB.settings(given), "app", False, Path(), "")
+def test_options_that_make_no_sense_say_so(given: dict[str, str]) -> None:
     with pytest.raises(RequestInvalid, match="no sense"):
-        JOB.transform(spark.createDataFrame([], SPARK_SCHEMA), run)
+        JOB.settings(given)
 
 
 def test_alerts_are_kept_and_told_once_each(spark: SparkSession, tmp_path: Path) -> None:
