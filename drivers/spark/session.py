@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -157,7 +158,7 @@ def _quiet(home: Path, folder: Path, said: Path) -> Path:
     said.parent.mkdir(parents=True, exist_ok=True)
     said.write_bytes(b"")
     quiet = (folder / "quiet").absolute()
-    _script(quiet / "bin" / "java", f'exec "{home / "bin" / "java"}" "$@" 2>>"{said.absolute()}"\n')
+    _script(quiet / "bin" / "java", f'exec {_word(home / "bin" / "java")} "$@" 2>>{_word(said.absolute())}\n')
     return quiet
 
 
@@ -168,7 +169,7 @@ def _bundled(java: Path, folder: Path) -> Path:
         home / "bin" / "java",
         "# Hands on all arguments but --add-modules=jdk.incubator.vector.\n"
         'for word do\n  shift\n  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"\ndone\n'
-        f'exec "{java}" "$@"\n',
+        f'exec {_word(java)} "$@"\n',
     )
     return home
 
@@ -179,8 +180,13 @@ def _python(folder: Path) -> Path:
     """
     path = (folder / "python").absolute()
     installed = Path(pyspark.__file__).parent.parent
-    _script(path, f'PYTHONPATH="{installed}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{sys.executable}" "$@"\n')
+    _script(path, f'PYTHONPATH={_word(installed)}"${{PYTHONPATH:+:$PYTHONPATH}}" exec {_word(sys.executable)} "$@"\n')
     return path
+
+
+def _word(path: Path | str) -> str:
+    """A path as the shell takes it, whatever characters it holds."""
+    return shlex.quote(str(path))
 
 
 def _script(path: Path, text: str) -> None:
