@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,10 +19,9 @@ from iotsphere.drivers.spark.jobs import JOBS
 from iotsphere.drivers.spark.progress import Progress
 from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed, RequestInvalid
 
-from .support.command_line import iotsphere_command
+from .support.command_line import iotsphere_command, running
 from .support.gateway import ROOT, Gateway
 from .support.telemetry import fill_sqlite
-from .support.waiting import until
 
 
 async def test_jobs_and_their_options_are_listed() -> None:
@@ -103,23 +100,6 @@ def test_progress_is_one_line() -> None:
     assert line_of(progress, 60) == "batch 1  1,500 messages  3,000 rows  1,500 a second  500 waiting"
 
 
-@asynccontextmanager
-async def following(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A job that runs until the block ends; it is killed then if it still runs."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "iotsphere", "spark", *words,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp_path: Path) -> None:
@@ -131,7 +111,7 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         )
         words = ("status", "--follow", "--data", data, "--gateway", gateway.websocket, "--token", issued["token"])
         async with (
-            following(*words, "--every", "0.2", "--conf", "spark.sql.shuffle.partitions=1", "--json") as job,
+            running(*words, "--every", "0.2", "--conf", "spark.sql.shuffle.partitions=1", "--json") as job,
             iotsphere.connect(gateway.websocket, token=gateway.token) as browser,
             asyncio.timeout(240),
         ):
@@ -155,21 +135,3 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         summary = json.loads(out)
         assert (summary["job"], summary["ended"], summary["messages"]) == ("status", "stopped on request", 3)
         assert summary["summaries"] == len(messages)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_a_service_is_stopped_with_all_of_its_processes_at_once(tmp_path: Path) -> None:
-    """As systemd and `timeout` do it: Spark's own process goes at the same moment."""
-    await asyncio.to_thread(fill_sqlite, tmp_path, 50)
-    async with following("lake", "--follow", "--data", str(tmp_path), "--set", "compact_s=0") as job:
-        commits = tmp_path / "spark" / "lake"
-        await until(lambda: list(commits.glob("*/commits/0")), "the first batch is committed", within=200)
-        os.killpg(job.pid, signal.SIGTERM)
-        out, err = await job.communicate()
-    assert job.returncode == 0, err.decode()
-    assert {line.split()[0] for line in err.decode().splitlines()} <= {"lake", "stopping"}, (
-        "Spark's words are in a file"
-    )
-    assert (tmp_path / "spark" / "work" / "lake.log").stat().st_size > 0
-    assert "stopped on request" in out.decode()

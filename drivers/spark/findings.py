@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-
-from .schema import KEY
 
 SERIES: Final = ("domain", "device_id", "metric")
 DEVICE: Final = ("domain", "device_id")
@@ -54,16 +52,20 @@ def gaps(readings: DataFrame, factor: float = USUAL.gap) -> DataFrame:
     Columns: the series, ``cadence_s``, ``start`` and ``end`` (the readings around it), ``missed`` (how many readings
     would have been due). Times of clocks that are not believed say nothing and are left out.
     """
-    in_time = Window.partitionBy(*SERIES).orderBy("event_time")
-    trusted = readings.where(~F.array_contains("quality", "clock_untrusted")).dropDuplicates([*KEY])
-    steps = (
-        trusted.select(*SERIES, F.lag("event_time").over(in_time).alias("start"), F.col("event_time").alias("end"))
+    of_series = Window.partitionBy(*SERIES)
+    # Brought together once, by series; grouped by all that tells samples apart they are hashed, where dropDuplicates would
+    # sort them by the names of messages.
+    once = (
+        readings.where(~F.array_contains("quality", "clock_untrusted"))
+        .repartition(*SERIES)
+        .groupBy(*SERIES, "message_id", "sample")
+        .agg(F.min("event_time").alias("end"))
+    )
+    return (
+        once.select(*SERIES, F.lag("end").over(of_series.orderBy("end")).alias("start"), "end")
         .where("start IS NOT NULL AND start < end")
         .withColumn("step_s", (F.unix_micros("end") - F.unix_micros("start")) / 1e6)
-    )
-    usual = steps.groupBy(*SERIES).agg(F.median("step_s").alias("cadence_s"))
-    return (
-        steps.join(usual, [*SERIES])
+        .withColumn("cadence_s", F.median("step_s").over(of_series))
         .where(F.col("step_s") > F.col("cadence_s") * factor)
         .withColumn("missed", (F.round(F.col("step_s") / F.col("cadence_s")) - 1).cast("long"))
         .select(*SERIES, "cadence_s", "start", "end", "missed")
@@ -92,42 +94,39 @@ def holes(readings: DataFrame) -> DataFrame:
     )
 
 
-def duplicates(readings: DataFrame) -> DataFrame:
-    """Devices whose messages came more than once: ``messages`` that did, and ``copies`` beyond the first of each."""
-    return (
-        readings.groupBy(*DEVICE, "message_id")
-        .agg(F.count_distinct("partition", "offset").alias("times"), F.min("received_time").alias("at"))
-        .where("times > 1")
-        .groupBy(*DEVICE)
-        .agg(F.count("*").alias("messages"), F.sum(F.col("times") - 1).alias("copies"), F.min("at").alias("at"))
-    )
+def senders(readings: DataFrame) -> DataFrame:
+    """What each device sent more than once, and how right its clock is.
 
-
-def clocks(readings: DataFrame) -> DataFrame:
-    """How right the clock of each device is.
-
-    Columns: ``messages`` (different ones), ``untrusted`` and ``late`` (how many of them), ``skew_ms`` (the median of device time less
-    time of reception, so a delay of the network counts as a clock that is slow), ``drift_ppm`` (the slope of the
-    hourly medians; null with fewer than three hours). Skew and drift are those of messages that are neither.
+    Columns: ``messages`` (different ones), ``untrusted``, ``late`` and ``repeated`` (how many of them), ``copies`` (beyond
+    the first of each), ``at``, ``until`` and ``repeated_at``, ``skew_ms`` (the median of device time less time of
+    reception, so a delay of the network counts as a clock that is slow), ``drift_ppm`` (the slope of the hourly medians;
+    null with fewer than three hours). Skew and drift are those of messages that are neither untrusted nor late.
     """
     untrusted, late = (F.array_contains("quality", mark) for mark in ("clock_untrusted", "late"))
-    # The first of several copies has the greatest skew; the others say only how late they were.
-    messages = readings.groupBy(*DEVICE, "message_id").agg(
+    copies = readings.groupBy(*DEVICE, "message_id", "partition", "offset").agg(
         F.min("received_time").alias("received_time"), F.max("skew_ms").alias("skew_ms"),
         F.bool_or(untrusted).alias("untrusted"), F.bool_or(late).alias("late"),
     )  # fmt: skip
-    counts = messages.groupBy(*DEVICE).agg(
-        F.count("*").alias("messages"), F.count_if("untrusted").alias("untrusted"), F.count_if("late").alias("late"),
-        F.min("received_time").alias("at"), F.max("received_time").alias("until"),
+    # The first of several copies has the greatest skew; the others say only how late they were.
+    messages = copies.groupBy(*DEVICE, "message_id").agg(
+        F.min("received_time").alias("received_time"), F.max("skew_ms").alias("skew_ms"),
+        F.bool_or("untrusted").alias("untrusted"), F.bool_or("late").alias("late"), F.count("*").alias("times"),
     )  # fmt: skip
-    good = messages.where("NOT untrusted AND NOT late AND skew_ms IS NOT NULL")
-    skews = good.groupBy(*DEVICE).agg(F.median("skew_ms").alias("skew_ms"))
-    second = F.unix_micros("received_time") / 1e6
-    hours = good.groupBy(*DEVICE, F.floor(second / HOUR_S).alias("hour")).agg(F.median("skew_ms").alias("skew"))
+    again, good = F.col("times") > 1, ~(F.col("untrusted") | F.col("late"))
+    hour = F.floor(F.unix_micros("received_time") / (HOUR_S * 1e6))
+    # Of each device as a whole, where there is no hour, and of each of its hours.
+    spans = messages.withColumn("hour", hour).groupingSets([[*DEVICE], [*DEVICE, "hour"]], *DEVICE, "hour").agg(
+        F.count("*").alias("messages"), F.count_if("untrusted").alias("untrusted"), F.count_if("late").alias("late"),
+        F.count_if(again).alias("repeated"), F.sum(F.col("times") - 1).alias("copies"),
+        F.min("received_time").alias("at"), F.max("received_time").alias("until"),
+        F.min(F.when(again, F.col("received_time"))).alias("repeated_at"),
+        F.median(F.when(good, F.col("skew_ms"))).alias("skew_ms"),
+    )  # fmt: skip
+    second = F.col("hour") * float(HOUR_S)
     # A millisecond in a second is a thousandth, and so 1,000 ppm.
-    slope = F.regr_slope("skew", F.col("hour") * float(HOUR_S)) * 1_000
-    drifts = hours.groupBy(*DEVICE).agg(F.when(F.count("*") >= 3, slope).alias("drift_ppm"))
-    return counts.join(skews, [*DEVICE], "left").join(drifts, [*DEVICE], "left")
+    drift = F.when(F.count(second + F.col("skew_ms")) >= 3, F.regr_slope("skew_ms", second) * 1_000)
+    whole = (F.max(F.when(F.col("hour").isNull(), F.col(name))).alias(name) for name in spans.columns[3:])
+    return spans.groupBy(*DEVICE).agg(*whole, drift.alias("drift_ppm"))
 
 
 def out_of_range(readings: DataFrame, ranges: Ranges = NO_RANGES) -> DataFrame:
@@ -163,9 +162,14 @@ def changes(readings: DataFrame) -> DataFrame:
 
 
 def _changed(rows: DataFrame, what: str) -> DataFrame:
+    # Few series change at all, and only they need to be brought into their order. Numbers can be hashed by Spark, texts are
+    # sorted: so the hashes of the words are compared.
+    word = F.xxhash64(what)
+    changing = rows.groupBy(*SERIES).agg(F.min(word).alias("least"), F.max(word).alias("most")).where("least <> most")
     in_time = Window.partitionBy(*SERIES).orderBy("event_time", "partition", "offset", "sample")
     return (
-        rows.withColumn("before", F.lag(what).over(in_time))
+        rows.join(F.broadcast(changing), [*SERIES], "left_semi")
+        .withColumn("before", F.lag(what).over(in_time))
         .where(F.col("before") != F.col(what))
         .groupBy(*SERIES)
         .agg(
@@ -192,45 +196,57 @@ def findings(readings: DataFrame, limits: Limits = USUAL) -> DataFrame:
     Columns: ``kind``, ``domain``, ``device_id``, ``metric`` (null where it is about more), ``at``, ``until``, ``count``,
     ``value`` (what the kind is measured in) and ``detail`` in words. The readings are read several times: persist them.
     """
-    silent = gaps(readings, limits.gap)
-    clock = clocks(readings)
-    lost, again, changed = holes(readings), duplicates(readings), changes(readings)
-    wild, new = out_of_range(readings, limits.ranges), new_metrics(readings, limits.settle_s)
     span = (F.unix_micros("end") - F.unix_micros("start")) / 1e6
-    late, untrusted = F.col("late"), F.col("untrusted")
     parts = (
-        _found(silent, "gap", at="start", until="end", count="missed", value=span,
+        _found(gaps(readings, limits.gap), "gap", at="start", until="end", count="missed", value=span,
                detail=F.format_string("usually every %.1f s", F.col("cadence_s"))),
-        _found(lost, "hole", count="count",
+        _found(holes(readings), "hole", count="count",
                detail=F.format_string("partition %d, offsets %d to %d", "partition", "first", "last")),
-        _found(again, "duplicate", at="at", count="copies", value=F.col("messages"), detail=F.lit("messages sent twice")),
-        _found(clock.where(untrusted > 0), "clock_untrusted", at="at", until="until", count="untrusted",
-               value=untrusted / F.col("messages"), detail=F.lit("share of its messages whose time is not believed")),
-        _found(clock.where(late > 0), "late", at="at", until="until", count="late", value=late / F.col("messages"),
-               detail=F.lit("share of its messages that came late")),
-        _found(clock.where(F.abs("skew_ms") > limits.skew_ms), "clock_skew", at="at", until="until", count="messages",
-               value=F.col("skew_ms"), detail=F.lit("ms that its clock is ahead")),
-        _found(clock.where(F.abs("drift_ppm") > limits.drift_ppm), "clock_drift", at="at", until="until",
-               count="messages", value=F.col("drift_ppm"), detail=F.lit("ppm that its clock runs fast")),
-        _found(wild, "out_of_range", at="at", until="until", count="count", value=F.col("worst"),
-               detail=F.lit("the value farthest out")),
-        _found(changed, F.concat("what", F.lit("_change")), at="at", count="count",
+        _found_of_senders(senders(readings), limits),
+        _found(out_of_range(readings, limits.ranges), "out_of_range", at="at", until="until", count="count",
+               value=F.col("worst"), detail=F.lit("the value farthest out")),
+        _found(changes(readings), F.concat("what", F.lit("_change")), at="at", count="count",
                detail=F.concat_ws(" to ", "before", "after")),
-        _found(new, "new_metric", at="at", detail=F.lit("not sent before")),
+        _found(new_metrics(readings, limits.settle_s), "new_metric", at="at", detail=F.lit("not sent before")),
     )  # fmt: skip
     return reduce(DataFrame.unionByName, parts)
 
 
-def _found(
+def _found_of_senders(rows: DataFrame, limits: Limits) -> DataFrame:
+    """Several findings may be made of one row, so that rows which are dear to make are made once."""
+    messages, late, untrusted = F.col("messages"), F.col("late"), F.col("untrusted")
+    skew, drift = F.col("skew_ms"), F.col("drift_ppm")
+    span = {"at": "at", "until": "until"}
+    tests = (
+        (F.col("repeated") > 0, _row(rows, "duplicate", at="repeated_at", count="copies", value=F.col("repeated"),
+                                     detail=F.lit("messages sent twice"))),
+        (untrusted > 0, _row(rows, "clock_untrusted", **span, count="untrusted", value=untrusted / messages,
+                             detail=F.lit("share of its messages whose time is not believed"))),
+        (late > 0, _row(rows, "late", **span, count="late", value=late / messages,
+                        detail=F.lit("share of its messages that came late"))),
+        (F.abs(skew) > limits.skew_ms, _row(rows, "clock_skew", **span, count="messages", value=skew,
+                                            detail=F.lit("ms that its clock is ahead"))),
+        (F.abs(drift) > limits.drift_ppm, _row(rows, "clock_drift", **span, count="messages", value=drift,
+                                               detail=F.lit("ppm that its clock runs fast"))),
+    )  # fmt: skip
+    found = (F.when(test, F.struct(*row)) for test, row in tests)
+    return rows.select(F.inline(F.array_compact(F.array(*found))))
+
+
+def _found(rows: DataFrame, kind: str | Column, **given: Any) -> DataFrame:
+    return rows.select(*_row(rows, kind, **given))
+
+
+def _row(
     rows: DataFrame, kind: str | Column, *, detail: Column, at: str = "", until: str = "", count: str = "",
     value: Column | None = None,
-) -> DataFrame:  # fmt: skip
+) -> list[Column]:  # fmt: skip
     def given(name: str, otherwise: Column) -> Column:
         return F.col(name) if name else otherwise
 
     no_time = F.lit(None).cast("timestamp")
     named = [F.col(name) if name in rows.columns else F.lit(None).cast("string") for name in SERIES]
-    return rows.select(
+    return [
         (F.lit(kind) if isinstance(kind, str) else kind).alias("kind"),
         *(column.alias(name) for column, name in zip(named, SERIES, strict=True)),
         given(at, no_time).alias("at"),
@@ -238,7 +254,7 @@ def _found(
         given(count, F.lit(1)).cast("long").alias("count"),
         (F.lit(None) if value is None else value).cast("double").alias("value"),
         detail.alias("detail"),
-    )
+    ]
 
 
 def _beyond(low: float | None, high: float | None) -> Column:

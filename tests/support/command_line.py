@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from iotsphere.cli import main
@@ -32,6 +33,22 @@ async def iotsphere_command(*words: str, expect: int = 0) -> str:
     """The same in a thread: a process takes a second of a core to start. One at a time, since there is one ``sys.stdout``."""
     out, err, code = await asyncio.wait_for(asyncio.to_thread(_run, words), 60)
     return _answer(words, (code, expect), out, err)
+
+
+@asynccontextmanager
+async def running(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command in a process group of its own, for as long as the block; what still runs then is killed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "iotsphere", *words,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env=_environment() | {"PYTHONPATH": str(SOURCES)},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 def _answer(words: tuple[str, ...], codes: tuple[int | None, int], out: str, err: str) -> str:

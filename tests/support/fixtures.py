@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -119,3 +121,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "2"}, tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)

@@ -66,9 +66,17 @@ UNION ALL SELECT 'new_metric', device_id, metric, epoch_us("at"), 1, NULL FROM f
     QUALIFY "at" - min("at") OVER (PARTITION BY device_id) > INTERVAL 1 DAY"""
 FLOW: Final = """SELECT floor(epoch(received_time) / {step})::BIGINT * {step} AS bucket, count(*) AS readings,
     count_if(len(quality) > 0) AS flagged, count(DISTINCT device_id) AS devices FROM readings GROUP BY 1"""
-BANDS: Final = """SELECT metric, floor(epoch(received_time) / {step})::BIGINT * {step} AS bucket,
-    quantile_disc(value, 0.05) AS low, quantile_disc(value, 0.5) AS middle, quantile_disc(value, 0.95) AS high
-    FROM readings WHERE value IS NOT NULL GROUP BY ALL"""
+# What is near a percentile by its rank may lie far from it by its value, where there are few readings: so it is asked which
+# share of them is below the ends of a band, and which is not above.
+BANDS: Final = """WITH shares AS (
+        SELECT metric, bucket, avg((value < low)::INT) AS below_low, avg((value <= low)::INT) AS to_low,
+            avg((value < middle)::INT) AS below_middle, avg((value <= middle)::INT) AS to_middle,
+            avg((value < high)::INT) AS below_high, avg((value <= high)::INT) AS to_high
+        FROM (SELECT *, floor(epoch(received_time) / {step})::BIGINT * {step} AS bucket FROM readings
+              WHERE value IS NOT NULL) LEFT JOIN bands USING (metric, bucket) GROUP BY ALL)
+    SELECT metric, bucket, below_low <= 0.05 + {error} AND to_low >= 0.05 - {error}
+        AND below_middle <= 0.5 + {error} AND to_middle >= 0.5 - {error}
+        AND below_high <= 0.95 + {error} AND to_high >= 0.95 - {error} AS near FROM shares"""
 
 
 def opened(files: str) -> duckdb.DuckDBPyConnection:

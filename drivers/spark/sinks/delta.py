@@ -57,8 +57,11 @@ class DeltaLake:
 
     @property
     def exists(self) -> bool:
-        """Tell whether something was ever committed here."""
-        return (self.folder / LOG).is_dir()
+        """Tell whether something was ever committed here. A full disk leaves an empty log of a table that it did not take."""
+        log = self.folder / LOG
+        if self._table is None:
+            mend(log)
+        return any(next(log.glob(kind), None) for kind in ("*.json", "*.checkpoint*.parquet"))
 
     def table(self) -> DeltaTable:
         """The newest version of the table. Raises RequestInvalid when there is none, or when it cannot be read."""
@@ -68,7 +71,6 @@ class DeltaLake:
                 return self._table
             if not self.exists:
                 raise RequestInvalid(f"{self.folder} holds no lake: fill it with iotsphere spark lake")
-            mend(self.folder / LOG)
             self._table = DeltaTable(str(self.folder))
         except DeltaError as error:
             self._table = None

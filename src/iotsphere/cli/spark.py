@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..drivers.spark.jobs import Job
     from ..drivers.spark.runner import Plan, Runner
 
+# From here on a range is worth compiling Spark well.
+MANY: Final = 100_000
 MISSED: Final = 3
 FAILED: Final = 4
 
@@ -160,11 +162,11 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             every=asked.every,
             migrate=asked.migrate,
         )
-        check(plan, asked.master, asked.conf, outlets.output)
-        _go(plan, folder, outlets.output, asked)
+        ahead = check(plan, asked.master, asked.conf, outlets.output)
+        _go(plan, folder, outlets.output, asked, lasting=plan.follow or ahead is None or ahead > MANY)
 
 
-def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
+def _go(plan: Plan, folder: Path, output: Path, asked: Asked, *, lasting: bool) -> None:
     from ..drivers.spark.runner import Runner
     from ..drivers.spark.session import close_session, open_session
     from ..spark import IotSphereSource
@@ -175,7 +177,7 @@ def _go(plan: Plan, folder: Path, output: Path, asked: Asked) -> None:
     with Screen(plan.job.name, quiet=asked.as_json) as screen, told_where(said):
         screen.say("starting Spark")
         spark = open_session(
-            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=plan.follow, said=said
+            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=lasting, said=said
         )
         try:
             runner = Runner(spark, plan, IotSphereSource)

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
 
-def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> None:
-    """Look at places, options and the log. Raises RequestInvalid, UnknownDomain, LogUnavailable."""
+def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> int | None:
+    """Look at places, options and the log. Raises RequestInvalid, UnknownDomain, LogUnavailable.
+
+    How many messages the run begins with; None when its checkpoint knows.
+    """
     from ..drivers.spark.checkpoints import generation
+    from ..drivers.spark.places import offsets
+    from ..drivers.spark.progress import distance
     from ..drivers.spark.source import borders, read_options
     from ..spark import open_ranges
 
@@ -34,7 +39,8 @@ def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> Non
     if plan.checkpoint is not None:
         writable(plan.checkpoint, "--checkpoint")
     if plan.checkpoint is None or generation(plan.checkpoint) is None:  # else its own place counts
-        borders(open_ranges, wanted)
+        return distance(*map(offsets, borders(open_ranges, wanted)))
+    return None
 
 
 def writable(folder: Path, option: str) -> None:

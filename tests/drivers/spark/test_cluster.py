@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from iotsphere.drivers.spark.session import java_home
+from iotsphere.drivers.spark.java import java_home
 from tests.support.gateway import ROOT
 from tests.support.processes import die_with_parent
 from tests.support.servers import Server, answers, free_port

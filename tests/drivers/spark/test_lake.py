@@ -143,6 +143,17 @@ def test_a_commit_torn_by_a_power_cut_is_put_aside(spark: SparkSession, tmp_path
     assert len(content(lake)) == len(FLEET.rows)
 
 
+@pytest.mark.parametrize("left", ["nothing", "a torn commit"])
+def test_a_lake_whose_creation_was_cut_off_is_created(spark: SparkSession, tmp_path: Path, left: str) -> None:
+    log = tmp_path / "lake" / "_delta_log"
+    log.mkdir(parents=True)
+    if left == "a torn commit":
+        (log / f"{0:020d}.json").write_bytes(b'{"protocol":')
+    assert not DeltaLake(tmp_path / "lake").exists
+    write(transform(frame(spark, FLEET, tmp_path / "a")), run_to(tmp_path / "lake"), 0)
+    assert len(content(tmp_path / "lake")) == len(FLEET.rows)
+
+
 def test_the_view_of_distinct_samples_has_the_first_of_each(spark: SparkSession, tmp_path: Path) -> None:
     write(transform(frame(spark, FLEET, tmp_path / "log")), run_to(tmp_path / "lake"), 0)
     rows = spark.read.parquet(str(tmp_path / "lake"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iotsphere.drivers.spark.session import java_home, java_version
+from iotsphere.drivers.spark.java import java_home, java_version
 from iotsphere.entities.errors import RequestInvalid
 from tests.support.gateway import ROOT
 from tests.support.telemetry import fill_sqlite
