@@ -8,7 +8,7 @@ from typing import Final
 
 from ...entities.errors import ShuttingDown, error_of
 from ...entities.principal import Principal
-from ..client.delivery import SharedFrame
+from ..client.frames import SharedFrame
 from ..client.session import CLOSE_FORBIDDEN, CLOSE_TOO_FAST, CLOSE_UNAUTHENTICATED, ClientSession
 from ..client.use_cases import ClientUseCases
 from .wire import WireUser

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ...entities.cursor import Cursor
 from ...entities.message import StoredEntries
@@ -14,23 +14,11 @@ from ...use_cases.round import Round
 from ...use_cases.work import Handout
 from .. import cursor as cursors
 from ..envelope import browser_safe, is_browser_safe
+from .frames import FRAME_BYTES, SharedFrame
+from .listening import Listening
 
-if TYPE_CHECKING:
-    from .listening import Listening
-
-FRAME_BYTES: Final = 512 * 1024
 JOINED_BYTES: Final = 64 * 1024
 Part: TypeAlias = tuple[bytes, bytes]  # joined envelopes, and the vector of where a client stands that has got them
-
-
-class SharedFrame:
-    """A text frame for many clients. ``wire``: what a door makes of it, once for all; empty until then."""
-
-    __slots__ = ("text", "wire")
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-        self.wire = b""
 
 
 class Piece(NamedTuple):

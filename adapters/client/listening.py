@@ -13,7 +13,7 @@ from ...entities.subscription import Subscription
 from ...use_cases.reader import Reader
 from ...use_cases.work import Handout, Member
 from . import protocol
-from .delivery import FRAME_BYTES, SharedFrame
+from .frames import FRAME_BYTES, SharedFrame
 
 LAG_NOTICE_S: Final = 5.0
 CURSOR_NOTICE_S: Final = 30.0

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from .jobs import Announcement, Counts, Run
-from .sinks.documents import Kept, open_sink, whole_ms
+from .sinks.documents import open_sink
+from .sinks.kept import Kept, whole_ms
 
 COLLECTION: Final = "alerts"
 TOPIC: Final = "alerts"

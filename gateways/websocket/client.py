@@ -14,7 +14,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import BytesLike
 
-from ...adapters.client.delivery import SharedFrame
+from ...adapters.client.frames import SharedFrame
 from ...adapters.client.session import CLOSE_UNAUTHENTICATED, ClientSession
 from ...adapters.client.use_cases import ClientUseCases
 from .limits import CLOSE_TIMEOUT_S, WebSocketLimits

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from iotsphere.drivers.spark.sinks.documents import Kept, open_sink
+from iotsphere.drivers.spark.sinks.documents import open_sink
+from iotsphere.drivers.spark.sinks.kept import Kept
 from iotsphere.entities.errors import IotSphereError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

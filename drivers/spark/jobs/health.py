@@ -20,7 +20,8 @@ from ..alerts import tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
-from ..sinks.documents import Kept, keep, whole_ms
+from ..sinks.documents import keep
+from ..sinks.kept import Kept, whole_ms
 from . import Counts, Job, Option, Options, Run
 
 COLLECTION: Final = "health"

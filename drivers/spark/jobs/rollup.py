@@ -24,7 +24,8 @@ from ..rollups.points import DUPLICATE, UNTRUSTED, Points
 from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
 from ..schema import listed
-from ..sinks.documents import Kept, keep, whole_ms
+from ..sinks.documents import keep
+from ..sinks.kept import Kept, whole_ms
 from . import Counts, Job, Option, Options, Run
 
 COLLECTION: Final = "rollups"

@@ -1,57 +1,24 @@
-"""Results as documents in a store of the operator's choice, each set as a whole under its key."""
+"""Results as documents in a store of the operator's choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ....entities.errors import RequestInvalid
+from .kept import DocumentSink, Kept
 
 MONGODB: Final = ("mongodb://", "mongodb+srv://")
 EMBEDDED_FILE: Final = "analytics.db"
 BATCH: Final = 1_000
 _WRITTEN: Final = StructType([StructField("written", LongType(), False)])
-
-
-class Kept(NamedTuple):
-    """A document. ``body``: JSON values and moments (UTC, whole milliseconds).
-
-    ``first``, ``last``: the offsets in the log between which it knows all that it is about. ``expires``: when it may go.
-    ``new``: there is hardly one of this key yet; a sink may try that first.
-    """
-
-    key: str
-    body: Mapping[str, Any]
-    first: int
-    last: int
-    expires: datetime | None = None
-    new: bool = False
-
-
-def whole_ms(moment: datetime) -> datetime:
-    """The moment in whole milliseconds, which is what every store keeps of it."""
-    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
-
-
-class DocumentSink(Protocol):
-    """Keeps documents by collection and key, for other programs to read at any time."""
-
-    def write(self, collection: str, documents: Sequence[Kept]) -> int:
-        """Set documents, and return how many there were; they are durable then (MongoDB: majority, SQLite: fsync).
-
-        One that is there stays where it knows more, with a lower ``first`` or a higher ``last``: so repeating is
-        harmless, and whoever begins anew from the start of the log takes no row back. Raises DatabaseUnavailable: some
-        may have been set, and all are to be set again.
-        """
-        ...
 
 
 Encode = Callable[[pa.RecordBatch], list[Kept]]

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import orjson
 
 from ....entities.errors import DatabaseUnavailable
-from .documents import Kept
+from .kept import Kept
 
 BUSY_S: Final = 30.0
 # A document is JSON text with the fields that MongoDB would have: SELECT body ->> '$.mean' FROM documents …

@@ -12,7 +12,7 @@ from pymongo import InsertOne, ReplaceOne
 from pymongo.errors import BulkWriteError, ConfigurationError, InvalidURI, OperationFailure, PyMongoError
 
 from ....entities.errors import DatabaseUnavailable, RequestInvalid
-from .documents import Kept
+from .kept import Kept
 
 TIMEOUT_MS: Final = 20_000
 DUPLICATE_KEY: Final = 11000

@@ -8,7 +8,8 @@ from itertools import pairwise
 import orjson
 import pytest
 
-from iotsphere.adapters.client.delivery import FRAME_BYTES, ClientDeliveryAdapter
+from iotsphere.adapters.client.delivery import ClientDeliveryAdapter
+from iotsphere.adapters.client.frames import FRAME_BYTES
 from iotsphere.adapters.client.listening import Listening
 from iotsphere.adapters.record import Packed, pack
 from iotsphere.entities.cursor import Cursor

@@ -12,7 +12,7 @@ import pytest
 from iotsphere.adapters.client import listening as client_listening
 from iotsphere.adapters.client import opening
 from iotsphere.adapters.client import publishing as client_publishing
-from iotsphere.adapters.client.delivery import SharedFrame
+from iotsphere.adapters.client.frames import SharedFrame
 from iotsphere.adapters.client.session import ClientSession
 from iotsphere.entities.errors import LogFull, LogUnavailable
 from iotsphere.entities.message import Record

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from iotsphere.adapters.client.delivery import JOINED_BYTES, SharedFrame
+from iotsphere.adapters.client.delivery import JOINED_BYTES
+from iotsphere.adapters.client.frames import SharedFrame
 from iotsphere.adapters.client.session import ClientSession
 from iotsphere.entities.position import Gap, Partition
 from iotsphere.entities.principal import Principal
