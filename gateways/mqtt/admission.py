@@ -7,10 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ...entities.errors import TooManyConnections
+from .limits import MqttLimits
 
 if TYPE_CHECKING:
     from .client import MqttClient
-    from .door import MqttLimits
 
 POLITELY_REFUSED: Final = 1_000
 PATIENCE_S: Final = 1.0

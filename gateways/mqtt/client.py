@@ -18,8 +18,9 @@ from ...adapters.mqtt.session import Session
 from ...entities.certificate import Certificate
 from ...entities.errors import IotSphereError, ShuttingDown, Unauthenticated
 from ...entities.principal import Principal
-from .door import MqttDoor, Wire
+from .door import MqttDoor
 from .identify import identify
+from .ties import Wire
 from .visit import MqttVisit
 
 log = structlog.get_logger("iotsphere.mqtt")

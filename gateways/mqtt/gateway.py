@@ -17,9 +17,11 @@ from websockets.asyncio.server import ServerConnection
 
 from ...entities.errors import IotSphereError
 from ..tls import HANDSHAKE_S
-from .door import MqttDoor, MqttLimits, MqttUseCases
+from .door import MqttDoor
+from .limits import MqttLimits
 from .over_tcp import MqttOverTcp
 from .over_websocket import MqttOverWebSocket
+from .use_cases import MqttUseCases
 
 log = structlog.get_logger("iotsphere.mqtt")
 

@@ -8,7 +8,7 @@ from ...adapters.mqtt import packets as p
 from ...entities.certificate import Certificate
 from ...entities.errors import Unauthenticated
 from ...entities.principal import Principal
-from .door import MqttUseCases
+from .use_cases import MqttUseCases
 
 STRANGER: Final = "anonymous clients are not admitted: send a user name and password, or a token"
 

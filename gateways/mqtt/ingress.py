@@ -21,8 +21,9 @@ from ...entities.errors import IotSphereError, LogFull, ShuttingDown, Unavailabl
 from ...entities.message import Record
 from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
-from .door import MqttDoor, Ties
+from .door import MqttDoor
 from .intake import QOS_2, Batch, MqttIntake
+from .ties import Ties
 from .turn import Owed
 
 log = structlog.get_logger("iotsphere.mqtt")

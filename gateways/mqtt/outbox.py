@@ -25,10 +25,11 @@ from ...use_cases.ports.message_log import Tally
 from ...use_cases.reader import Reader
 from ...use_cases.session.state import Carried, Kept, Pushed, UnderWay, Wanted
 from ...use_cases.sharing.crew import Handout
-from .door import MqttDoor, Ties
+from .door import MqttDoor
 from .sender import MqttSender
 from .sharing import MqttShares
 from .standing import PAGE, Ahead, Standing, Watched
+from .ties import Ties
 
 NOTHING_YET: Final[deque[Any]] = deque()  # shared by all whose queue was never used: an empty one has 760 bytes
 ENTRY_OVERHEAD_BYTES: Final = 200

@@ -18,8 +18,9 @@ from ...adapters.mqtt.session import Session
 from ...entities.errors import Conflict, Unavailable
 from ...entities.principal import Principal
 from ...use_cases.session.state import Hold, Inbound, Kept
-from .door import MqttDoor, Ties
+from .door import MqttDoor
 from .outbox import MqttOutbox
+from .ties import Ties
 
 log = structlog.get_logger("iotsphere.mqtt")
 

@@ -13,9 +13,10 @@ from ...use_cases.feed import Batch
 from ...use_cases.ports.message_log import Tally
 from ...use_cases.session.state import UnderWay
 from ...use_cases.sharing.crew import Handout
-from .door import DeviceCare, MqttDoor, Push
+from .door import MqttDoor
 from .parts import Parts
 from .standing import NOTHING, Ahead, Place, Retained, Standing, Watched
+from .use_cases import DeviceCare, Push
 
 
 class MqttSender:

@@ -25,11 +25,12 @@ from ...entities.principal import Principal
 from ...use_cases.ports.message_log import Appended
 from ...use_cases.session.state import Hold, Kept
 from ...use_cases.session.wills import Will
-from .door import MqttDoor, Ties
+from .door import MqttDoor
 from .filters import MqttFilters
 from .ingress import MqttIngress
 from .outbox import MqttOutbox
 from .record import MqttRecord
+from .ties import Ties
 
 log = structlog.get_logger("iotsphere.mqtt")
 

@@ -16,7 +16,7 @@ from iotsphere.entities.message import Record
 from iotsphere.entities.principal import Principal, parse_grant
 from iotsphere.entities.topic import Topic
 from iotsphere.gateways.mqtt import MqttLimits
-from iotsphere.gateways.mqtt.door import Push
+from iotsphere.gateways.mqtt.use_cases import Push
 from iotsphere.use_cases.session.state import Carried, Wanted
 from tests.support.waiting import until
 
