@@ -28,7 +28,7 @@ class Facts:
     ``step_s`` seconds the readings, flagged ones and devices. ``noisy`` and ``silent``: devices with readings, last,
     quiet_s and flow (readings per bucket). ``metrics``: per metric its unit, readings, devices and a band (bucket ->
     5th, 50th and 95th percentile). ``found``: kinds of findings with count and devices, ``examples`` the heaviest of
-    each. ``alerts``: the newest, each with whether it is over.
+    each. ``alerts``: the newest, those first that are not over; ``open_alerts``: how many of all are not.
     """
 
     since: datetime
@@ -42,6 +42,7 @@ class Facts:
     found: Rows
     examples: Rows
     alerts: Rows
+    open_alerts: int = 0
 
 
 def gather(readings: DataFrame, alerts: DataFrame, limits: Limits) -> Facts | None:
@@ -70,6 +71,7 @@ def gather(readings: DataFrame, alerts: DataFrame, limits: Limits) -> Facts | No
         )
         found, examples = _found(findings(readings, limits))
         noisy, silent = _devices(series, bucketed, _utc(row["until"]))
+        newest, open_alerts = alerts_of(alerts)
         totals = {name: row[name] for name in ("readings", "devices", "metrics", "flagged", "domains")}
         return Facts(
             since=_utc(row["since"]),
@@ -82,7 +84,8 @@ def gather(readings: DataFrame, alerts: DataFrame, limits: Limits) -> Facts | No
             metrics=_metrics(series, bucketed),
             found=found,
             examples=examples,
-            alerts=_alerts(alerts),
+            alerts=newest,
+            open_alerts=open_alerts,
         )
     finally:
         series.unpersist()
@@ -147,14 +150,17 @@ def _found(found: DataFrame) -> tuple[Rows, Rows]:
         found.unpersist()
 
 
-def _alerts(alerts: DataFrame) -> Rows:
+def alerts_of(alerts: DataFrame) -> tuple[Rows, int]:
+    """The newest alerts, those first that are not over, and how many of all are not."""
     key = (*DEVICE, "metric", "kind", "raised_at")
     told = alerts.groupBy(*key).agg(
         F.max_by("value", F.col("change") == "raised").alias("value"),
         F.max("median").alias("median"),
         F.bool_or(F.col("change") != "raised").alias("over"),
     )
-    return _rows(told.orderBy("over", F.desc("raised_at"), *DEVICE, "metric").limit(LISTED))
+    counted = told.withColumn("open", F.expr("count_if(NOT over) OVER ()"))
+    rows = _rows(counted.orderBy("over", F.desc("raised_at"), *DEVICE, "metric").limit(LISTED))
+    return rows, rows[0]["open"] if rows else 0
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -65,14 +65,13 @@ def _body(facts: Facts | None, made_at: datetime, title: str) -> Iterable[str]:
 def _tiles(facts: Facts) -> str:
     totals = facts.totals
     share = totals["flagged"] / totals["readings"]
-    open_alerts = sum(not alert["over"] for alert in facts.alerts)
     tiles = (
         (f"{totals['devices']:,}", "devices", ""),
         (short(totals["readings"]), "readings", ""),
         (short(totals["messages"]), "messages", ""),
         (f"{totals['metrics']:,}", "metrics", ""),
         (f"{share:.1%}", "of readings with a remark", "warn" if share > 0.01 else ""),
-        (f"{open_alerts:,}", "alerts open", "bad" if open_alerts else "good"),
+        (f"{facts.open_alerts:,}", "alerts open", "bad" if facts.open_alerts else "good"),
     )
     inner = "".join(
         f'<div class="card tile {kind}"><b>{value}</b><span>{name}</span></div>' for value, name, kind in tiles
@@ -94,7 +93,9 @@ def _alerts(facts: Facts) -> str:
         for alert in facts.alerts
     )
     heads = ("", "Device", "Metric", "What", "Value", "Usual", "Since")
-    return "<h2>Alerts</h2>\n" + _table(heads, rows, numbers=(4, 5), nothing="No metric left its usual range.")
+    more = facts.open_alerts - sum(not alert["over"] for alert in facts.alerts)
+    about = f"<p>The newest; {more:,} more are open.</p>" if more else ""
+    return f"<h2>Alerts</h2>\n{about}" + _table(heads, rows, numbers=(4, 5), nothing="No metric left its usual range.")
 
 
 def _metrics(facts: Facts) -> str:

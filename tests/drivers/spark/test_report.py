@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from iotsphere.drivers.spark.jobs import Run
 from iotsphere.drivers.spark.jobs.report import JOB
-from iotsphere.drivers.spark.report.facts import STEPS_S, Facts, step_of
+from iotsphere.drivers.spark.report.facts import STEPS_S, Facts, alerts_of, step_of
 from iotsphere.drivers.spark.report.figures import flow, metric, short, sparkline, told_time
 from iotsphere.drivers.spark.report.page import page, span
 from tests.support.readings import Plan, make
@@ -62,6 +62,7 @@ def facts(name: str = "meter-1") -> Facts:
         alerts=[
             {**finding, "metric": name, "kind": "level", "raised_at": SINCE, "value": 61.5, "median": 20.5, "over": False}
         ],
+        open_alerts=1_234,
     )  # fmt: skip
 
 
@@ -116,10 +117,19 @@ def test_pictures_are_drawn_in_the_colours_of_the_page() -> None:
 
 def test_figures_say_what_the_facts_say() -> None:
     words = Elements(page(facts(), SINCE + timedelta(days=1))).words
-    for told in ("Fleet report", "2026-03-01 00:00 to 2026-03-01 00:59, UTC", "10.0%", "2,520 s", "10 min", "61.5"):
+    for told in (
+        "Fleet report",
+        "2026-03-01 00:00 to 2026-03-01 00:59, UTC",
+        "10.0%",
+        "2,520 s",
+        "10 min",
+        "61.5",
+        "1,234",
+        "The newest; 1,233 more are open.",
+    ):
         assert told in words, told
     assert "No reading was received in this range." in Elements(page(None, SINCE)).words
-    calm = replace(facts(), alerts=(), found=(), examples=())
+    calm = replace(facts(), alerts=(), open_alerts=0, found=(), examples=())
     assert {"No metric left its usual range.", "Nothing is wrong with these readings."} <= set(
         Elements(page(calm, SINCE)).words
     )
@@ -136,6 +146,21 @@ def test_numbers_and_times_are_short() -> None:
     assert told_time(1_772_323_200, 3_600) == "Mar 1"
     assert (told_time(1_772_326_800, 3_600), told_time(1_772_323_205, 5)) == ("01:00", "00:00:05")
     assert list(STEPS_S) == sorted(STEPS_S)
+
+
+@pytest.mark.timeout(600)
+def test_all_open_alerts_are_counted_and_the_newest_listed(spark: SparkSession) -> None:
+    raised = [(f"d{number:02}", SINCE + timedelta(minutes=number), "raised", 9.0) for number in range(40)]
+    cleared = [(f"d{number:02}", SINCE + timedelta(minutes=number), "cleared", 1.0) for number in range(10)]
+    columns = "device_id string, raised_at timestamp, change string, value double"
+    told = spark.createDataFrame([*raised, *cleared], columns).selectExpr(
+        "*", "'d' AS domain", "'t' AS metric", "'level' AS kind", "1.0D AS median"
+    )
+    listed, open_alerts = alerts_of(told)
+    assert open_alerts == 30
+    assert [alert["device_id"] for alert in listed] == [f"d{number}" for number in range(39, 24, -1)]
+    assert {(alert["over"], alert["value"]) for alert in listed} == {(False, 9.0)}
+    assert alerts_of(told.where("false")) == ([], 0)
 
 
 @pytest.mark.timeout(600)
