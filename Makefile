@@ -32,8 +32,7 @@ check: setup
 
 test: setup
 	@$(PY) tests/support/provision.py
-	@$(PY) tests/support/prepare_spark.py
-	@$(MAKE) check
+	@$(PY) tests/support/prepare_spark.py & prepared=$$!; $(MAKE) check && wait $$prepared
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 compiled: setup

@@ -109,7 +109,17 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         issued = json.loads(
             await iotsphere_command("token", "service:spark", "--grant", f"publish:{topic}", "--data", data, "--json")
         )
-        words = ("status", "--follow", "--data", data, "--gateway", gateway.websocket, "--token", issued["token"])
+        words = (
+            "spark",
+            "status",
+            "--follow",
+            "--data",
+            data,
+            "--gateway",
+            gateway.websocket,
+            "--token",
+            issued["token"],
+        )
         async with (
             running(*words, "--every", "0.2", "--conf", "spark.sql.shuffle.partitions=1", "--json") as job,
             iotsphere.connect(gateway.websocket, token=gateway.token) as browser,

@@ -21,7 +21,7 @@ from pathlib import Path
 from iotsphere.drivers.spark.session import open_session
 from iotsphere.spark import telemetry
 
-spark = open_session("bundled", "local[1]", folder=Path(sys.argv[1]))
+spark = open_session("bundled", "local[1]", folder=Path(sys.argv[1]), lasting=True)
 values = telemetry(spark, log=sys.argv[2]).select("value").toPandas()["value"]
 version = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
 print(json.dumps({"sum": values.sum(), "java": os.environ["JAVA_HOME"], "version": version}))
