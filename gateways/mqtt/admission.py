@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...entities.errors import TooManyConnections
 from .limits import MqttLimits
-
-if TYPE_CHECKING:
-    from .client import MqttClient
+from .ties import Connected
 
 POLITELY_REFUSED: Final = 1_000
 PATIENCE_S: Final = 1.0
@@ -23,11 +21,11 @@ class MqttAdmission:
         self._limits = limits
         self._counts = counts
         self._sockets = 0
-        self._admitted: set[MqttClient] = set()
+        self._admitted: set[Connected] = set()
         self._addresses: Counter[str] = Counter()
-        self._strangers: dict[str, dict[MqttClient, None]] = {}
+        self._strangers: dict[str, dict[Connected, None]] = {}
 
-    def opened(self, client: MqttClient) -> bool:
+    def opened(self, client: Connected) -> bool:
         """Take note of a new socket, before it has said anything; False: there is no room even for a refusal.
 
         Past the limit for strangers the oldest one of that address is cut, so who dribbles keeps nobody out.
@@ -47,7 +45,7 @@ class MqttAdmission:
             oldest.cut()
         return True
 
-    def admit(self, client: MqttClient) -> None:
+    def admit(self, client: Connected) -> None:
         """Count a client in that has logged in. Raises TooManyConnections; those that are counted in already stay."""
         if len(self._admitted) >= self._limits.connections:
             raise TooManyConnections(f"the gateway holds {self._limits.connections} connections; try again later")
@@ -58,7 +56,7 @@ class MqttAdmission:
         self._addresses[client.address] += 1
         self._known(client)
 
-    def lost(self, client: MqttClient) -> None:
+    def lost(self, client: Connected) -> None:
         """Take note of the end of a socket."""
         self._sockets -= 1
         self._known(client)
@@ -68,7 +66,7 @@ class MqttAdmission:
             if not self._addresses[client.address]:
                 del self._addresses[client.address]
 
-    def _known(self, client: MqttClient) -> None:
+    def _known(self, client: Connected) -> None:
         waiting = self._strangers.get(client.address)
         if waiting is not None:
             waiting.pop(client, None)

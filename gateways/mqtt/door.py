@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from ...entities.errors import Refused
 from ...entities.message import Record
@@ -14,12 +13,9 @@ from ...use_cases.session.wills import Will
 from .admission import MqttAdmission
 from .limits import MqttLimits
 from .takeovers import Takeovers
+from .ties import Connected, Present
 from .turn import Turn
 from .use_cases import MqttUseCases
-
-if TYPE_CHECKING:
-    from .client import MqttClient
-    from .visit import MqttVisit
 
 
 class MqttDoor:
@@ -33,8 +29,8 @@ class MqttDoor:
         self.limits = limits
         self.counts: Counter[str] = Counter()
         self.admission = MqttAdmission(limits, self.counts)
-        self.clients: dict[MqttClient, None] = {}
-        self.online: dict[str, MqttVisit] = {}
+        self.clients: dict[Connected, None] = {}
+        self.online: dict[str, Present] = {}
         self.draining = False
         self.watches = use_cases.care.watches if use_cases.care is not None else None
         gathers = use_cases.playground is None
@@ -45,12 +41,12 @@ class MqttDoor:
         if use_cases.requests is not None:
             use_cases.wills.carry_out = self._carry_out
 
-    def enter(self, client: MqttClient) -> None:
+    def enter(self, client: Connected) -> None:
         """A socket was opened."""
         self.clients[client] = None
         self.empty.clear()
 
-    def forget(self, client: MqttClient) -> None:
+    def forget(self, client: Connected) -> None:
         """A connection is over, with all that it had to do."""
         self.clients.pop(client, None)
         if not self.clients:

@@ -12,6 +12,7 @@ from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.primitives import write_varint
 from iotsphere.adapters.mqtt.properties import Properties
+from iotsphere.gateways.mqtt.client import MqttClient
 from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
 
@@ -153,6 +154,7 @@ async def test_topics_without_end_leave_the_memory_of_topics_bounded(house: Hous
             peer.send(*(message(f"{T}/m{start + i}", b"1", i + 1) for i in range(500)))
             await peer.take(p.Ack, 500)
         (client,) = house.gateway._door.clients
+        assert isinstance(client, MqttClient)
         assert client.visit is not None
         assert client.visit.ingress is not None
         assert len(client.visit.ingress.ways) <= 1_024

@@ -11,6 +11,7 @@ from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.properties import Properties
 from iotsphere.entities.topic import parse_filter
 from iotsphere.gateways.mqtt import MqttLimits
+from iotsphere.gateways.mqtt.client import MqttClient
 from tests.support.waiting import until
 
 from .house import House, open_house
@@ -287,6 +288,7 @@ async def test_d5_a_stalled_subscriber_costs_a_bounded_queue_and_gets_everything
             await house.say(T.format("d1"), {"value": number, "text": text})
         await until(lambda: house.gateway.counts["fell_behind"], "it fell behind")
         (client,) = house.gateway._door.clients
+        assert isinstance(client, MqttClient)
         assert client.visit is not None
         assert client.visit.outbox.bytes_waiting < 2_000_000
         peer.awake.set()
