@@ -55,6 +55,14 @@ async def test_jobs_and_their_options_are_listed() -> None:
         (("lake", "--source", "rows=messages"), "request_invalid: a job takes readings, not messages"),
         (("lake", "--conf", "spark.master=foo"), "request_invalid: spark.master is no setting for --conf"),
         (("lake", "--log", "sqlite:/nowhere"), "there is no log at /nowhere"),
+        (("lake", "--follow", "--to", "-1h"), "request_invalid: --to says where a single pass ends"),
+        (("report", "--migrate"), "request_invalid: --migrate is about a checkpoint"),
+        (("rollup", "--database", "foo"), "request_invalid: 'foo' is no database: write mongodb://"),
+        (
+            ("status", "--gateway", "http://h:1", "--token", "x"),
+            "request_invalid: 'http://h:1' is no WebSocket address",
+        ),
+        (("report", "--lag"), "request_invalid: there is no checkpoint of report in "),
         (("status",), "no running gateway uses"),
     ],
 )

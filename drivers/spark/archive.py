@@ -39,19 +39,19 @@ def options(home: Path, *, may_write: bool, folder: Path | None = None) -> str:
         return ""
     text = "\n".join((version, pyspark.__version__, pyspark.__file__))
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
-    base, archive = kept / f"java-{key}.jsa", kept / f"spark-{key}.jsa"
-    _adopt(archive)
-    if not archive.exists() and (not may_write or _is_written(archive)):
+    _adopt(kept, key)
+    archive = _whole(kept, f"spark-{key}")
+    if archive is None and (not may_write or _is_written(kept, key)):
         return ""
     has_own = (home / "lib" / "server" / "classes.jsa").exists()
-    if not has_own and not base.exists() and not _dump(home, base):
+    base = None if has_own else _whole(kept, f"java-{key}") or _dump(home, kept, key)
+    if not has_own and base is None:
         return ""
-    below = "" if has_own else str(base)
-    if archive.exists():
-        return _words(f"-XX:SharedArchiveFile={':'.join(filter(None, (below, str(archive))))}")
-    fresh = archive.with_name(f"{archive.name}.{os.getpid()}")
+    if archive is not None:
+        return _words(f"-XX:SharedArchiveFile={':'.join(str(path) for path in (base, archive) if path is not None)}")
+    fresh = kept / f"spark-{key}.{os.getpid()}"
     fresh.touch()  # tells others that one is on its way
-    return _words(f"-XX:ArchiveClassesAtExit={fresh}", *([f"-XX:SharedArchiveFile={below}"] if below else []))
+    return _words(f"-XX:ArchiveClassesAtExit={fresh}", *([f"-XX:SharedArchiveFile={base}"] if base else []))
 
 
 def _folder() -> Path | None:
@@ -66,19 +66,34 @@ def _folder() -> Path | None:
     return None
 
 
-def _adopt(archive: Path) -> None:
+def _adopt(kept: Path, key: str) -> None:
     """Put an archive that a process left when it ended into its place."""
-    for fresh in archive.parent.glob(f"{archive.name}.*"):
+    for fresh in kept.glob(f"spark-{key}.*"):
         with suppress(FileNotFoundError):  # somebody else was faster
             with fresh.open("rb") as file:
                 whole = file.read(len(_MAGIC)) == _MAGIC
             if whole:
-                fresh.replace(archive)
+                fresh.replace(_sized(fresh, f"spark-{key}"))
 
 
-def _is_written(archive: Path) -> bool:
+def _sized(fresh: Path, name: str) -> Path:
+    """The name of an archive says how long it is: the JVM does not survive one that was cut off since."""
+    return fresh.with_name(f"{name}-{fresh.stat().st_size}.jsa")
+
+
+def _whole(kept: Path, name: str) -> Path | None:
+    """An archive that has the length of its name; others are removed."""
+    for path in kept.glob(f"{name}-*.jsa"):
+        with suppress(FileNotFoundError):  # as above
+            if path == _sized(path, name):
+                return path
+            path.unlink()
+    return None
+
+
+def _is_written(kept: Path, key: str) -> bool:
     """Whether a process that runs will leave an archive; what one left that was killed is removed."""
-    for fresh in archive.parent.glob(f"{archive.name}.*"):
+    for fresh in kept.glob(f"spark-{key}.*"):
         with suppress(FileNotFoundError):  # as above
             if time.time() - fresh.stat().st_mtime < _ABANDONED_S:
                 return True
@@ -86,16 +101,15 @@ def _is_written(archive: Path) -> bool:
     return False
 
 
-def _dump(home: Path, base: Path) -> bool:
+def _dump(home: Path, kept: Path, key: str) -> Path | None:
     """Write Java's own classes, for a runtime that came without them; takes a second or two."""
-    fresh = base.with_name(f"{base.name}.{os.getpid()}")
+    fresh = kept / f"java-{key}.{os.getpid()}"
     words = (str(home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}")
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         _LOG.warning("Spark starts slowly: this Java writes no archive of its classes: %s", done.stderr[-200:])
-        return False
-    fresh.replace(base)
-    return True
+        return None
+    return fresh.replace(_sized(fresh, f"java-{key}"))
 
 
 def _words(*words: str) -> str:

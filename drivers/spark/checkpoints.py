@@ -116,6 +116,12 @@ def is_used(folder: Path) -> bool:
     return False
 
 
+def free(folder: Path) -> None:
+    """Raise Unavailable while a process uses a checkpoint."""
+    if is_used(folder):
+        raise _in_use(folder)
+
+
 def recorded(location: Path) -> Offsets | None:
     """The end of the last batch that was committed in a generation: up to there everything is in the sinks."""
     number = _latest(location / "commits")
@@ -219,6 +225,8 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise Unavailable(
-            f"the checkpoint {folder} is used by another process: stop it first, or name another checkpoint"
-        ) from error
+        raise _in_use(folder) from error
+
+
+def _in_use(folder: Path) -> Unavailable:
+    return Unavailable(f"the checkpoint {folder} is used by another process: stop it first, or name another checkpoint")

@@ -66,6 +66,7 @@ def is_busy(error: BaseException) -> bool:
 def hush() -> None:
     """From now on, for a process that ends: no traces of connections to Spark that broke; who uses one raises it too."""
     logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     for server in (AccumulatorTCPServer, AccumulatorUnixServer):
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 SERIES: Final = ("domain", "device_id", "metric")
 DEVICE: Final = ("domain", "device_id")
 HOUR_S: Final = 3_600
+BEHIND: Final = "ms that its clock is behind, or that it sends later than it measures"
 # What no sensor can truly say, by unit (UCUM and the usual spellings): lowest and highest value.
 PHYSICAL: Final[Mapping[str, tuple[float | None, float | None]]] = {
     "Cel": (-273.15, None), "°C": (-273.15, None), "[degF]": (-459.67, None), "°F": (-459.67, None), "K": (0, None),
@@ -225,7 +226,7 @@ def _found_of_senders(rows: DataFrame, limits: Limits) -> DataFrame:
         (late > 0, _row(rows, "late", **span, count="late", value=late / messages,
                         detail=F.lit("share of its messages that came late"))),
         (F.abs(skew) > limits.skew_ms, _row(rows, "clock_skew", **span, count="messages", value=skew,
-                                            detail=F.lit("ms that its clock is ahead"))),
+                                            detail=F.when(skew > 0, F.lit("ms that its clock is ahead")).otherwise(F.lit(BEHIND)))),
         (F.abs(drift) > limits.drift_ppm, _row(rows, "clock_drift", **span, count="messages", value=drift,
                                                detail=F.lit("ppm that its clock runs fast"))),
     )  # fmt: skip

@@ -19,13 +19,14 @@ from ...use_cases.ports.log_ranges import LogRanges
 Offsets = dict[str, list[int]]
 Places = dict[Partition, Position]
 _AGO: Final = re.compile(r"-([0-9]+(?:\.[0-9]+)?)(s|m|h|d)\Z")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d\Z")
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def resolve(ranges: LogRanges, partitions: Sequence[Partition], text: str, now: int) -> Places:
     """The positions that a text means.
 
-    ``text``: ``earliest``, ``latest``, a time in ISO-8601, a time ago such as ``-2h`` (s, m, h, d), a cursor of a
+    ``text``: ``earliest``, ``latest``, a time in ISO-8601 or a date (its midnight in UTC), a time ago such as ``-2h`` (s, m, h, d), a cursor of a
     subscription, or offsets as JSON. ``now``: ms since 1970. Raises RequestInvalid, CursorInvalid.
     """
     if text == "earliest":
@@ -35,6 +36,11 @@ def resolve(ranges: LogRanges, partitions: Sequence[Partition], text: str, now: 
     if (time := time_of(text, now)) is not None:
         return {partition: ranges.at(partition, time) for partition in partitions}
     known = places(_offsets(text)) if text.startswith("{") else _of_cursor(text)
+    for partition in partitions if text.startswith("{") else ():
+        last = ranges.bounds(partition).last
+        place = known.get(partition, last)
+        if place.epoch == last.epoch and place.offset > last.offset:
+            raise RequestInvalid(f"{partition} ends at offset {last.offset}: there is no {place.offset} yet")
     if missing := [str(partition) for partition in partitions if partition not in known]:
         raise RequestInvalid(
             f"{text[:60]!a} says nothing of {', '.join(missing)}: use one that was made for all of them"
@@ -78,6 +84,8 @@ def shared(start: Mapping[Partition, Position], end: Mapping[Partition, Position
 
 def time_of(text: str, now: int) -> int | None:
     """The time (ms) that a text names, or None."""
+    if _DAY.match(text):
+        text += "T00:00:00Z"
     if ago := _AGO.match(text):
         return now - round(float(ago[1]) * _UNITS[ago[2]])
     found = read_time(text)
@@ -89,8 +97,8 @@ def _of_cursor(text: str) -> Places:
         return dict(positions_of(text))
     except CursorInvalid as error:
         raise RequestInvalid(
-            f"{text[:60]!a} is no place in the log: write earliest, latest, an ISO time, a time ago such as -2h, a cursor, "
-            "or offsets as JSON"
+            f"{text[:60]!a} is no place in the log: write earliest, latest, a date, an ISO time, a time ago such as -2h, a "
+            "cursor, or offsets as JSON"
         ) from error
 
 

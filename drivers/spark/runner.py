@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ...entities.errors import RequestInvalid, Unavailable
+from ...entities.errors import IotSphereError, RequestInvalid, Unavailable
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
 from .failures import failure_of, is_busy, is_gone
@@ -93,7 +92,9 @@ class Runner:
                     self._once()
             else:
                 self._stream(self._plan.checkpoint, watch)
-        except (PySparkException, Py4JError, ConnectionError) as error:
+        except IotSphereError:
+            raise
+        except Exception as error:
             if self.stopped and self._plan.checkpoint is None:
                 raise Unavailable(
                     "it was stopped before it was done: run it again, nothing is counted twice"

@@ -105,7 +105,8 @@ class Job:
     ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
     depends on. ``rewind_s``: how far a stateful job goes back where a checkpoint of another form is migrated: as long as
     anything stays open. ``publishes``: it announces results, so it needs a gateway. ``output``: the default place of
-    the results in the data folder. ``page``: the file in it that one opens.
+    the results in the data folder. ``page``: the file in it that one opens. ``documents``: the collection of those that
+    it keeps.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Job:
     publishes: bool = False
     output: str = ""
     page: str = ""
+    documents: str = ""
     tick: Callable[[Run], Counts] = field(default=_no_counts)
     maintain: Callable[[Run], Counts] | None = None
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.detector import Detector, DetectorRule, Verdict
 from ....entities.errors import RequestInvalid
-from ..alerts import tell
+from ..alerts import COLLECTION, tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
@@ -140,5 +140,6 @@ JOB: Final = Job(
     mode="update",
     options=OPTIONS,
     rules=rule_of,
+    documents=COLLECTION,
     state_options=("window",),
 )

@@ -199,5 +199,6 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    documents=COLLECTION,
     rules=rule_of,
 )

@@ -152,6 +152,7 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    documents=COLLECTION,
     rules=rules_of,
     state_options=("lateness_minutes", "zones", "counters"),
 )

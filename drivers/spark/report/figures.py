@@ -17,6 +17,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from .facts import Facts
 
 P = ParamSpec("P")
+# Farther out nobody sees more, and Matplotlib cannot count the ticks of an axis.
+FARTHEST: Final = 1e100
 DAY_S: Final = 86_400
 TICKS_S: Final = (1, 5, 15, 60, 300, 900, 1_800, 3_600, 3 * 3_600, 6 * 3_600, 12 * 3_600, DAY_S, 2 * DAY_S, 7 * DAY_S)
 # Colours that are drawn, and the variables of the page's style that take their place.
@@ -68,7 +70,8 @@ def metric(row: Mapping[str, Any], facts: Facts) -> str:
     axes = figure.subplots()
     buckets = sorted(row["band"])
     times = [_time(bucket) for bucket in buckets]
-    low, middle, high = zip(*(row["band"][bucket] for bucket in buckets), strict=True)
+    bands = ([min(max(end, -FARTHEST), FARTHEST) for end in row["band"][bucket]] for bucket in buckets)
+    low, middle, high = zip(*bands, strict=True)
     axes.fill_between(times, low, high, color=BAND, linewidth=0)
     axes.plot(times, middle, color=ACCENT, linewidth=1.4, solid_capstyle="round")
     if len(times) == 1:

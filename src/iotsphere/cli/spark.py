@@ -20,6 +20,7 @@ from .console import AsJson, Data, LogUrl, Token, err, gateway_of, out, settings
 from .spark_checks import check
 
 if TYPE_CHECKING:
+    from ..containers.spark import Outlets
     from ..drivers.spark.jobs import Job
     from ..drivers.spark.runner import Plan, Runner
 
@@ -163,10 +164,10 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             migrate=asked.migrate,
         )
         ahead = check(plan, asked.master, asked.conf, outlets.output)
-        _go(plan, folder, outlets.output, asked, lasting=plan.follow or ahead is None or ahead > MANY)
+        _go(plan, folder, outlets, asked, lasting=plan.follow or ahead is None or ahead > MANY)
 
 
-def _go(plan: Plan, folder: Path, output: Path, asked: Asked, *, lasting: bool) -> None:
+def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bool) -> None:
     from ..drivers.spark.runner import Runner
     from ..drivers.spark.session import close_session, open_session
     from ..spark import IotSphereSource
@@ -186,12 +187,12 @@ def _go(plan: Plan, folder: Path, output: Path, asked: Asked, *, lasting: bool) 
         finally:
             close_session(spark)
     _say(
-        _summary(runner, plan, output, time.monotonic() - begun) | dict(sorted(progress.counts.items())), asked.as_json
+        _summary(runner, plan, outlets, time.monotonic() - begun) | dict(sorted(progress.counts.items())), asked.as_json
     )
 
 
-def _summary(runner: Runner, plan: Plan, output: Path, seconds: float) -> dict[str, Any]:
-    progress = runner.progress
+def _summary(runner: Runner, plan: Plan, outlets: Outlets, seconds: float) -> dict[str, Any]:
+    progress, output = runner.progress, outlets.output
     found: dict[str, Any] = {
         "job": plan.job.name,
         "ended": "stopped on request" if runner.stopped else "done",
@@ -202,6 +203,7 @@ def _summary(runner: Runner, plan: Plan, output: Path, seconds: float) -> dict[s
         "lag": progress.lag,
         "lost": _lost(Path(plan.source["lossesFolder"])) or None,
         "output": str(output) if output.exists() else None,
+        "documents": f"{plan.job.documents} in {outlets.documents}" if plan.job.documents else None,
         "page": str(output / plan.job.page) if plan.job.page and (output / plan.job.page).exists() else None,
         "checkpoint": str(plan.checkpoint) if plan.checkpoint else None,
     }

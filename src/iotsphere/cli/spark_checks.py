@@ -21,7 +21,7 @@ def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> int
 
     How many messages the run begins with; None when its checkpoint knows.
     """
-    from ..drivers.spark.checkpoints import generation
+    from ..drivers.spark.checkpoints import free, generation
     from ..drivers.spark.places import offsets
     from ..drivers.spark.progress import distance
     from ..drivers.spark.source import borders, read_options
@@ -34,10 +34,15 @@ def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> int
     wanted = read_options(plan.source)
     if wanted.form.name != "readings":
         raise RequestInvalid(f"a job takes readings, not {wanted.form.name}: leave rows and channel out of --source")
+    if plan.checkpoint is not None and wanted.end != "latest":
+        raise RequestInvalid("--to says where a single pass ends: leave it out, or --follow and --checkpoint")
+    if plan.migrate and plan.checkpoint is None:
+        raise RequestInvalid("--migrate is about a checkpoint: add --checkpoint FOLDER or --follow, or leave it out")
     if plan.job.output:
         writable(output, "--output")
     if plan.checkpoint is not None:
         writable(plan.checkpoint, "--checkpoint")
+        free(plan.checkpoint)
     if plan.checkpoint is None or generation(plan.checkpoint) is None:  # else its own place counts
         return distance(*map(offsets, borders(open_ranges, wanted)))
     return None

@@ -29,8 +29,8 @@ def show(settings: Settings, job: str | None, checkpoint: Path | None, as_json: 
     found = list(_found(settings, folders))
     if not found:
         raise RequestInvalid(
-            f"there is no checkpoint in {checkpoint or where}: begin one with iotsphere spark JOB --follow, or name it with "
-            "--checkpoint"
+            f"there is no checkpoint{f' of {job}' if job else ''} in {checkpoint or where}: begin one with iotsphere spark "
+            f"{job or 'JOB'} --follow, or name it with --checkpoint"
         )
     for facts in found:
         if as_json:

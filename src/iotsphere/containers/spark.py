@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..adapters.broker.broker import MessageBrokerAdapter
 from ..drivers.spark.jobs import Job, Run
+from ..drivers.spark.sinks.documents import EMBEDDED_FILE, MONGODB
 from ..drivers.spark.sinks.log import LogSink
 from ..drivers.websocket_wire import WebSocketWire
 from ..entities.errors import RequestInvalid
@@ -25,6 +26,11 @@ class Outlets(NamedTuple):
     output: Path
     database: str
 
+    @property
+    def documents(self) -> str:
+        """Where documents are, as a person is told it: an address may hold a password."""
+        return "MongoDB" if self.database.startswith(MONGODB) else str(Path(self.database) / EMBEDDED_FILE)
+
 
 def log_of(settings: Settings) -> str:
     """The address of the log as the data source takes it; ``sqlite:FOLDER`` names another folder than the data's."""
@@ -38,11 +44,17 @@ def log_of(settings: Settings) -> str:
 
 
 def database_of(settings: Settings) -> str:
-    return settings.database if settings.database.startswith("mongodb") else str(settings.data.resolve())
+    """Where documents are kept: an address of MongoDB, or the data folder."""
+    if settings.database in ("sqlite", "memory"):
+        return str(settings.data.resolve())
+    if not settings.database.startswith(MONGODB):
+        raise RequestInvalid(f"{settings.database!a} is no database: write mongodb://HOST:PORT/NAME?replicaSet=…")
+    return settings.database
 
 
 def sink_of(gateway: tuple[str, str], job: Job, log: str, domains: tuple[str, ...]) -> LogSink:
     url, token = gateway
+    WebSocketWire(url, token)  # what is no address is refused now
 
     def connecting() -> AbstractAsyncContextManager[Any]:
         return MessageBrokerAdapter(WebSocketWire(url, token))

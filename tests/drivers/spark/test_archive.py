@@ -54,11 +54,23 @@ def test_who_may_not_write_gets_none(home: Path, tmp_path: Path) -> None:
 def test_an_archive_that_was_cut_off_is_made_again(home: Path, tmp_path: Path) -> None:
     """A killed process leaves no header, or nothing; for an hour it may still be at work."""
     first = options(home, may_write=True, folder=tmp_path)
-    (left,) = tmp_path.glob("spark-*.jsa.*")
+    (left,) = tmp_path.glob("spark-*")
     left.write_bytes(bytes(4096))
     assert options(home, may_write=True, folder=tmp_path) == ""
     os.utime(left, (0, 0))
     assert options(home, may_write=True, folder=tmp_path) == first
+
+
+def test_an_archive_that_was_cut_off_later_is_not_taken(tmp_path: Path) -> None:
+    """The JVM does not survive one."""
+    home = java_home(os.environ, tmp_path)
+    run(home, options(home, may_write=True, folder=tmp_path))
+    assert "-XX:SharedArchiveFile=" in options(home, may_write=False, folder=tmp_path)
+    (kept,) = tmp_path.glob("spark-*.jsa")
+    kept.chmod(0o600)
+    os.truncate(kept, kept.stat().st_size // 2)
+    assert options(home, may_write=False, folder=tmp_path) == ""
+    assert "-XX:ArchiveClassesAtExit=" in options(home, may_write=True, folder=tmp_path)
 
 
 def test_java_that_cannot_is_not_asked(tmp_path: Path) -> None:

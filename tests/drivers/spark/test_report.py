@@ -135,6 +135,13 @@ def test_figures_say_what_the_facts_say() -> None:
     )
 
 
+def test_a_value_beyond_all_reason_spoils_no_picture() -> None:
+    band = {BUCKETS[0]: (-1.7e308, 0.0, 1e308), BUCKETS[1]: (1.0, 2.0, 3.0)}
+    shown = metric({"metric": "m", "unit": None, "readings": 2, "devices": 1, "band": band}, facts())
+    assert shown.startswith("<svg")
+    assert "m over time" in shown
+
+
 def test_numbers_and_times_are_short() -> None:
     assert [short(value) for value in (0, 950, 2_500, 12_000, 3_400_000, 21.55)] == [
         "0", "950", "2,500", "12k", "3.4M", "21.55",

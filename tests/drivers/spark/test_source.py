@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from iotsphere.adapters import cursor
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.spark.places import offsets, places, resolve, shared
-from iotsphere.drivers.spark.source import LogReader, LogStreamReader, read_options
+from iotsphere.drivers.spark.source import LogReader, LogStreamReader, borders, read_options
 from iotsphere.drivers.spark.splits import Split, divided
 from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import Retention
@@ -239,3 +239,15 @@ def test_a_log_that_is_away_is_waited_for_and_then_named(tmp_path: Path, monkeyp
     end = reader.latestOffset(start, ReadAllAvailable())
     assert sum(position.offset for position in places(end).values()) == 10
     reader.stop()
+
+
+def test_offsets_that_no_log_has_reached_are_refused_and_a_date_is_its_midnight(tmp_path: Path) -> None:
+    wanted = {"log": fill_sqlite(tmp_path, 40), "domain": "iotsphere"}
+    start, end = borders(open_ranges, read_options(wanted))
+    later = {name: [epoch, offset + 50] for name, (epoch, offset) in offsets(end).items()}
+    for option in ("from", "to"):
+        with pytest.raises(RequestInvalid, match=r"iotsphere/telemetry/0 ends at offset \d+: there is no \d+ yet"):
+            borders(open_ranges, read_options({**wanted, option: json.dumps(later)}))
+    assert borders(open_ranges, read_options({**wanted, "from": "2020-01-01"})) == (start, end)
+    with pytest.raises(RequestInvalid, match="write earliest, latest, a date"):
+        borders(open_ranges, read_options({**wanted, "from": "2020-13-01"}))
