@@ -121,7 +121,9 @@ def drawn(figure: Figure, title: str) -> str:
 
 
 def short(value: float) -> str:
-    """A number as a person says it: 950, 2,500, 12k, 3.4M."""
+    """A number as a person says it: 950, 2,500, 12k, 3.4M; 1e+20 beyond all that has a name."""
+    if abs(value) >= 1e15:
+        return f"{value:.3g}"
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(limit, 1e4):
             return f"{value / limit:.3g}{letter}"

@@ -101,7 +101,7 @@ def _alerts(facts: Facts) -> str:
 def _metrics(facts: Facts) -> str:
     cards = "".join(
         f'<figure class="card" style="margin:0"><h3>{escape(str(row["metric"]))} '
-        f"<small>{escape(str(row['unit'] or ''))} · {row['devices']:,} devices</small></h3>"
+        f"<small>{escape(str(row['unit'] or ''))} · {row['devices']:,} device{'s' * (row['devices'] != 1)}</small></h3>"
         f"{figures.metric(row, facts)}</figure>"
         for row in facts.metrics
     )

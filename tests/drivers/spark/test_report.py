@@ -143,8 +143,8 @@ def test_a_value_beyond_all_reason_spoils_no_picture() -> None:
 
 
 def test_numbers_and_times_are_short() -> None:
-    assert [short(value) for value in (0, 950, 2_500, 12_000, 3_400_000, 21.55)] == [
-        "0", "950", "2,500", "12k", "3.4M", "21.55",
+    assert [short(value) for value in (0, 950, 2_500, 12_000, 3_400_000, 21.55, -1e100)] == [
+        "0", "950", "2,500", "12k", "3.4M", "21.55", "-1e+100",
     ]  # fmt: skip
     assert [span(seconds) for seconds in (0, 59.9, 61, 7_200, 200_000)] == [
         "0 s", "59 s", "1 min 1 s", "2 h", "2 d 7 h",
