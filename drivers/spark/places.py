@@ -36,15 +36,14 @@ def resolve(ranges: LogRanges, partitions: Sequence[Partition], text: str, now: 
     if (time := time_of(text, now)) is not None:
         return {partition: ranges.at(partition, time) for partition in partitions}
     known = places(_offsets(text)) if text.startswith("{") else _of_cursor(text)
-    for partition in partitions if text.startswith("{") else ():
-        last = ranges.bounds(partition).last
-        place = known.get(partition, last)
-        if place.epoch == last.epoch and place.offset > last.offset:
-            raise RequestInvalid(f"{partition} ends at offset {last.offset}: there is no {place.offset} yet")
     if missing := [str(partition) for partition in partitions if partition not in known]:
         raise RequestInvalid(
             f"{text[:60]!a} says nothing of {', '.join(missing)}: use one that was made for all of them"
         )
+    for partition in partitions if text.startswith("{") else ():
+        place, last = known[partition], ranges.bounds(partition).last
+        if place.epoch == last.epoch and place.offset > last.offset:
+            raise RequestInvalid(f"{partition} ends at offset {last.offset}: there is no {place.offset} yet")
     return {partition: known[partition] for partition in partitions}
 
 

@@ -36,6 +36,7 @@ logger.python.level = error
 # JVM's work. The serial collector suits a few small heaps on few cores.
 LASTING_JVM: Final = "-XX:+UseSerialGC"
 LOCAL_JVM: Final = f"-XX:TieredStopAtLevel=1 {LASTING_JVM}"
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -80,9 +81,10 @@ def open_session(
     if near:
         every.setdefault("spark.driver.bindAddress", "127.0.0.1")
         every.setdefault("spark.driver.host", "127.0.0.1")
-        archive = class_archive(home, may_write=not lasting)
-        jvm = (LASTING_JVM if lasting else LOCAL_JVM, archive, _logging(folder))
-        every.setdefault("spark.driver.extraJavaOptions", " ".join(filter(None, jvm)))
+        if JVM_OPTIONS not in every:  # else nobody would write the archive that is announced
+            archive = class_archive(home, may_write=not lasting)
+            jvm = (LASTING_JVM if lasting else LOCAL_JVM, archive, _logging(folder))
+            every[JVM_OPTIONS] = " ".join(filter(None, jvm))
     if folder is not None:
         every.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
         every.setdefault("spark.local.dir", str(folder / "local"))

@@ -21,11 +21,8 @@ ENVIRONMENT = {"COLUMNS": "200", "NO_COLOR": "1"}
 
 async def iotsphere_process(*words: str, expect: int = 0) -> str:
     """Run a command in a process. Returns its standard output, or its standard error where another code is expected."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "iotsphere", *words,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment() | {"PYTHONPATH": str(SOURCES)},
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    async with running(*words) as process:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
     return _answer(words, (process.returncode, expect), out.decode(), err.decode())
 
 

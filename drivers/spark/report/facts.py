@@ -42,7 +42,7 @@ class Facts:
     found: Rows
     examples: Rows
     alerts: Rows
-    open_alerts: int = 0
+    open_alerts: int
 
 
 def gather(readings: DataFrame, alerts: DataFrame, limits: Limits) -> Facts | None:
