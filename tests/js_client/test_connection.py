@@ -94,7 +94,7 @@ async def test_token_is_renewed_in_place_before_it_expires(engine: Engine, gatew
         tokens = [
             (
                 await api.post(
-                    "/api/v1/tokens", json={"subject": "user:ada", "grants": ["subscribe:iotsphere/#"], "lifetime": 4}
+                    "/api/v1/tokens", json={"subject": "user:ada", "grants": ["subscribe:iotsphere/#"], "lifetime": 8}
                 )
             ).json()["token"]
             for _ in range(2)

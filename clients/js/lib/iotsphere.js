@@ -37,6 +37,7 @@ var QUIET = 25e3;
 var ANSWER_WITHIN = 1e4;
 var STEADY = 5e3;
 var TOO_FAST_PAUSE = 5e3;
+var SOONEST_RENEWAL = 250;
 var MAX_TIMER = 2 ** 31 - 1;
 var NO_WEBSOCKET = "no WebSocket here: use Node.js 22, start Node.js 20 with --experimental-websocket, or give the option WebSocket";
 var isFinal = (code) => code > 1001 && code < 1011 && code !== 1005 && code !== 1006 || code >= 4400 && code < 4500 && ![4401, 4408, 4429].includes(code);
@@ -159,19 +160,19 @@ var Connection = class {
     return new Promise((resolve) => {
       this.#authenticating.push((answer) => {
         if (answer?.type === "error") this.error = errorOf(answer);
-        else if (answer) this.#plan(answer.expiresAt);
+        else if (answer) this.#plan(answer.expiresAt, answer.expiresIn);
         resolve(answer);
       });
       this.send(JSON.stringify({ type: "auth", ref: "auth", token }));
     });
   }
-  /** Renew a token before it expires. Its life is what counts, since the clock of this machine may be wrong. */
-  #plan(expiresAt) {
+  /** Renew a token before it expires. Its life (ms) is what counts, since the clock of this machine may be wrong. */
+  #plan(expiresAt, life) {
     this.expiresAt = expiresAt ? new Date(expiresAt) : null;
     clearTimeout(this.#timers.get("renew"));
     if (!this.expiresAt || typeof this.#options.token !== "function") return;
-    const left = this.expiresAt.getTime() - Date.now();
-    this.#after("renew", Math.max(left - Math.min(6e4, left / 5), 1e3), () => {
+    const left = life ?? this.expiresAt.getTime() - Date.now();
+    this.#after("renew", Math.max(left - Math.min(6e4, left / 5), SOONEST_RENEWAL), () => {
       this.renew().catch(() => this.#after("renew", TOO_FAST_PAUSE, () => this.renew().catch(() => {
       })));
     });

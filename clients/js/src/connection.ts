@@ -9,6 +9,7 @@ const QUIET = 25_000; // then a sign of life is asked for
 const ANSWER_WITHIN = 10_000;
 const STEADY = 5_000; // open for so long, the next attempts begin with short pauses again
 const TOO_FAST_PAUSE = 5_000;
+const SOONEST_RENEWAL = 250; // a source that gives the same token again is not asked without pause
 const MAX_TIMER = 2 ** 31 - 1;
 const NO_WEBSOCKET =
   "no WebSocket here: use Node.js 22, start Node.js 20 with --experimental-websocket, or give the option WebSocket";
@@ -157,20 +158,20 @@ export class Connection {
     return new Promise((resolve) => {
       this.#authenticating.push((answer) => {
         if (answer?.type === "error") this.error = errorOf(answer);
-        else if (answer) this.#plan(answer.expiresAt as string | null);
+        else if (answer) this.#plan(answer.expiresAt as string | null, answer.expiresIn as number | undefined);
         resolve(answer);
       });
       this.send(JSON.stringify({ type: "auth", ref: "auth", token }));
     });
   }
 
-  /** Renew a token before it expires. Its life is what counts, since the clock of this machine may be wrong. */
-  #plan(expiresAt: string | null): void {
+  /** Renew a token before it expires. Its life (ms) is what counts, since the clock of this machine may be wrong. */
+  #plan(expiresAt: string | null, life?: number): void {
     this.expiresAt = expiresAt ? new Date(expiresAt) : null;
     clearTimeout(this.#timers.get("renew"));
     if (!this.expiresAt || typeof this.#options.token !== "function") return;
-    const left = this.expiresAt.getTime() - Date.now();
-    this.#after("renew", Math.max(left - Math.min(60_000, left / 5), 1_000), () => {
+    const left = life ?? this.expiresAt.getTime() - Date.now(); // older gateways do not tell it
+    this.#after("renew", Math.max(left - Math.min(60_000, left / 5), SOONEST_RENEWAL), () => {
       this.renew().catch(() => this.#after("renew", TOO_FAST_PAUSE, () => this.renew().catch(() => {})));
     });
   }

@@ -68,7 +68,7 @@ async def test_a_client_that_comes_back_gets_exactly_the_rest(door: Door) -> Non
 async def test_the_first_message_may_be_the_token(door: Door, house: House) -> None:
     client = await door.connect(None)
     answer = await client.ask("auth", token=house.token(lifetime=60))
-    assert answer == {"type": "ok", "ref": 1, "expiresAt": "2026-01-01T00:01:00.000Z"}
+    assert answer == {"type": "ok", "ref": 1, "expiresAt": "2026-01-01T00:01:00.000Z", "expiresIn": 60_000}
     assert (await client.publish({"value": 1}))["duplicate"] is False
 
 

@@ -176,6 +176,31 @@ test("a token is renewed before the end of its life, and again after a failure",
   await client.close();
 });
 
+test("a clock of the client that is wrong renews no token sooner or later", async () => {
+  for (const wrong of [-7_200_000, 7_200_000]) {
+    const reasons = [];
+    const client = connect("ws://gateway/", {
+      WebSocket: Socket,
+      token: ({ reason }) => {
+        reasons.push(reason);
+        return "token";
+      },
+    });
+    await turns();
+    const socket = sockets.at(-1);
+    socket.onopen();
+    await turns();
+    const expiresAt = new Date(Date.now() + wrong + 10_000).toISOString();
+    socket.say({ type: "ok", ref: "auth", expiresAt, expiresIn: 10_000 });
+    await turns();
+    await tick(7_999);
+    assert.deepEqual(reasons, ["connect"]);
+    await tick(1);
+    assert.deepEqual(reasons, ["connect", "expiring"]);
+    await client.close();
+  }
+});
+
 test("what the gateway wants later is sent later, in order", async () => {
   const { client } = await open();
   const settled = [];
