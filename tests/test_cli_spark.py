@@ -58,6 +58,9 @@ async def test_jobs_and_their_options_are_listed() -> None:
         (("lake", "--follow", "--to", "-1h"), "request_invalid: --to says where a single pass ends"),
         (("report", "--migrate"), "request_invalid: --migrate is about a checkpoint"),
         (("rollup", "--database", "foo"), "request_invalid: 'foo' is no database: write mongodb://"),
+        (("report", "--database", "mongodb://h/x"), "request_invalid: report keeps no documents: leave --database out"),
+        (("rollup", "--output", "x"), "request_invalid: rollup writes no files: leave --output out"),
+        (("health", "--database", "mongodb://127.0.0.1:9/x"), "database_unavailable: MongoDB does not answer"),
         (
             ("status", "--gateway", "http://h:1", "--token", "x"),
             "request_invalid: 'http://h:1' is no WebSocket address",
@@ -69,7 +72,8 @@ async def test_jobs_and_their_options_are_listed() -> None:
 async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
     """Before Spark takes its time to start."""
     await asyncio.to_thread(fill_sqlite, tmp_path, 1)
-    expected = 1 if "gateway uses" in why or "no log at" in why else 2
+    again = ("gateway uses", "no log at", "does not answer")
+    expected = 1 if any(text in why for text in again) else 2
     assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
 
 

@@ -39,6 +39,15 @@ def open_sink(database: str) -> AbstractContextManager[DocumentSink]:
     return EmbeddedSink(Path(database) / EMBEDDED_FILE)
 
 
+def look(database: str) -> None:
+    """Make sure that MongoDB, where it is chosen, answers. Raises RequestInvalid, DatabaseUnavailable."""
+    if database.startswith(MONGODB):
+        from .mongo import MongoSink  # noqa: PLC0415  only where it is chosen
+
+        with MongoSink(database) as sink:
+            sink.ping()
+
+
 def keep(result: DataFrame, database: str, collection: str, encode: Encode) -> dict[str, int]:
     """Write a frame and return the count of documents. Executors write to MongoDB, the driver to its own folder."""
     if database.startswith(MONGODB):

@@ -15,6 +15,7 @@ from ....entities.errors import DatabaseUnavailable, RequestInvalid
 from .kept import Kept
 
 TIMEOUT_MS: Final = 20_000
+PING_S: Final = 5.0
 DUPLICATE_KEY: Final = 11000
 EXPIRES: Final = "expires"
 INDEX_EXISTS_OTHERWISE: Final = 85
@@ -52,6 +53,17 @@ class MongoSink:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def ping(self) -> None:
+        """Ask for a sign of life, as this user. Raises DatabaseUnavailable."""
+        assert self._client is not None, "use it in a with statement"
+        try:
+            with pymongo.timeout(PING_S):
+                self._client.admin.command("ping")
+        except PyMongoError as error:
+            raise DatabaseUnavailable(
+                f"MongoDB does not answer ({type(error).__name__}): start it, or mend its address or user in --database"
+            ) from error
 
     def write(self, collection: str, documents: Sequence[Kept]) -> int:
         """Set documents. Raises DatabaseUnavailable."""

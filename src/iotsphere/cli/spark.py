@@ -41,6 +41,7 @@ class Asked:
     migrate: bool
     master: str
     domain: str
+    database: str | None
     gateway: str | None
     token: str | None
     output: Path | None
@@ -101,7 +102,7 @@ def spark(
     """
     asked = Asked(
         start=start, end=end, follow=follow, checkpoint=checkpoint, migrate=migrate, master=master, domain=domain,
-        gateway=gateway, token=token, output=output, options=_pairs(options), conf=_pairs(conf), source=_pairs(source),
+        database=database, gateway=gateway, token=token, output=output, options=_pairs(options), conf=_pairs(conf), source=_pairs(source),
         every=every, maintain=maintain, debug=debug, as_json=as_json,
     )  # fmt: skip
     try:
@@ -163,7 +164,7 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             every=asked.every,
             migrate=asked.migrate,
         )
-        ahead = check(plan, asked.master, asked.conf, outlets.output)
+        ahead = check(plan, asked, outlets)
         _go(plan, folder, outlets, asked, lasting=plan.follow or ahead is None or ahead > MANY)
 
 

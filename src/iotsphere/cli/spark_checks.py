@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,25 +10,28 @@ from typing import TYPE_CHECKING, Final
 from ..entities.errors import RequestInvalid
 
 if TYPE_CHECKING:
+    from ..containers.spark import Outlets
     from ..drivers.spark.runner import Plan
+    from .spark import Asked
 
 MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
 
-def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> int | None:
-    """Look at places, options and the log. Raises RequestInvalid, UnknownDomain, LogUnavailable.
+def check(plan: Plan, asked: Asked, outlets: Outlets) -> int | None:
+    """Look at places, options and the log. Raises RequestInvalid, UnknownDomain, LogUnavailable, DatabaseUnavailable.
 
     How many messages the run begins with; None when its checkpoint knows.
     """
     from ..drivers.spark.checkpoints import free, generation
     from ..drivers.spark.places import offsets
     from ..drivers.spark.progress import distance
+    from ..drivers.spark.sinks.documents import look
     from ..drivers.spark.source import borders, read_options
     from ..spark import open_ranges
 
-    if not master.startswith(MASTERS):
-        raise RequestInvalid(f"--master {master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
-    if "spark.master" in conf:
+    if not asked.master.startswith(MASTERS):
+        raise RequestInvalid(f"--master {asked.master!a} is none of Spark's: write local[*] or spark://HOST:PORT")
+    if "spark.master" in asked.conf:
         raise RequestInvalid("spark.master is no setting for --conf: name it with --master")
     wanted = read_options(plan.source)
     if wanted.form.name != "readings":
@@ -38,8 +40,14 @@ def check(plan: Plan, master: str, conf: Mapping[str, str], output: Path) -> int
         raise RequestInvalid("--to says where a single pass ends: leave it out, or --follow and --checkpoint")
     if plan.migrate and plan.checkpoint is None:
         raise RequestInvalid("--migrate is about a checkpoint: add --checkpoint FOLDER or --follow, or leave it out")
+    if asked.output is not None and not plan.job.output:
+        raise RequestInvalid(f"{plan.job.name} writes no files: leave --output out")
+    if asked.database is not None and not plan.job.documents:
+        raise RequestInvalid(f"{plan.job.name} keeps no documents: leave --database out")
+    if plan.job.documents:
+        look(outlets.database)
     if plan.job.output:
-        writable(output, "--output")
+        writable(outlets.output, "--output")
     if plan.checkpoint is not None:
         writable(plan.checkpoint, "--checkpoint")
         free(plan.checkpoint)
