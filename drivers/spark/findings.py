@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 SERIES: Final = ("domain", "device_id", "metric")
 DEVICE: Final = ("domain", "device_id")
 HOUR_S: Final = 3_600
-BEHIND: Final = "ms that its clock is behind, or that it sends later than it measures"
 # What no sensor can truly say, by unit (UCUM and the usual spellings): lowest and highest value.
 PHYSICAL: Final[Mapping[str, tuple[float | None, float | None]]] = {
     "Cel": (-273.15, None), "°C": (-273.15, None), "[degF]": (-459.67, None), "°F": (-459.67, None), "K": (0, None),
@@ -32,7 +31,8 @@ NO_RANGES: Final[Ranges] = MappingProxyType({})
 class Limits(NamedTuple):
     """From where on something is a finding.
 
-    ``gap``: times its own usual step for which a metric is silent. ``skew_ms``: the median by which a clock is wrong.
+    ``gap``: times its own usual step for which a metric is silent. ``skew_ms``: how wrong a clock is, or how long
+    messages wait in a device.
     ``drift_ppm``: how fast it goes wrong. ``settle_s``: how long after a device's first reading a metric is new.
     ``ranges``: by metric; what a unit makes impossible is out of range in any case.
     """
@@ -96,12 +96,13 @@ def holes(readings: DataFrame) -> DataFrame:
 
 
 def senders(readings: DataFrame) -> DataFrame:
-    """What each device sent more than once, and how right its clock is.
+    """What each device sent more than once, how right its clock is, and how late it sends.
 
     Columns: ``messages`` (different ones), ``untrusted``, ``late`` and ``repeated`` (how many of them), ``copies`` (beyond
-    the first of each), ``at``, ``until`` and ``repeated_at``, ``skew_ms`` (the median of device time less time of
-    reception, so a delay of the network counts as a clock that is slow), ``drift_ppm`` (the slope of the hourly medians;
-    null with fewer than three hours). Skew and drift are those of messages that are neither untrusted nor late.
+    the first of each), ``at``, ``until`` and ``repeated_at``, ``skew_ms`` (device time less time of
+    reception of the message of an hour that was the fastest on its way; the median of the hours), ``delay_ms`` (by how
+    much the median of all messages is later than that), ``drift_ppm`` (the slope of the hours, without
+    late messages; null with fewer than three). These three are of messages whose time is believed.
     """
     untrusted, late = (F.array_contains("quality", mark) for mark in ("clock_untrusted", "late"))
     copies = readings.groupBy(*DEVICE, "message_id", "partition", "offset").agg(
@@ -113,7 +114,7 @@ def senders(readings: DataFrame) -> DataFrame:
         F.min("received_time").alias("received_time"), F.max("skew_ms").alias("skew_ms"),
         F.bool_or("untrusted").alias("untrusted"), F.bool_or("late").alias("late"), F.count("*").alias("times"),
     )  # fmt: skip
-    again, good = F.col("times") > 1, ~(F.col("untrusted") | F.col("late"))
+    again, good = F.col("times") > 1, ~F.col("untrusted")
     hour = F.floor(F.unix_micros("received_time") / (HOUR_S * 1e6))
     # Of each device as a whole, where there is no hour, and of each of its hours.
     spans = messages.withColumn("hour", hour).groupingSets([[*DEVICE], [*DEVICE, "hour"]], *DEVICE, "hour").agg(
@@ -121,13 +122,17 @@ def senders(readings: DataFrame) -> DataFrame:
         F.count_if(again).alias("repeated"), F.sum(F.col("times") - 1).alias("copies"),
         F.min("received_time").alias("at"), F.max("received_time").alias("until"),
         F.min(F.when(again, F.col("received_time"))).alias("repeated_at"),
-        F.median(F.when(good, F.col("skew_ms"))).alias("skew_ms"),
+        F.median(F.when(good, F.col("skew_ms"))).alias("middle"),
+        F.max(F.when(good, F.col("skew_ms"))).alias("fastest"),
+        F.max(F.when(good & ~F.col("late"), F.col("skew_ms"))).alias("prompt"),
     )  # fmt: skip
-    second = F.col("hour") * float(HOUR_S)
-    # A millisecond in a second is a thousandth, and so 1,000 ppm.
-    drift = F.when(F.count(second + F.col("skew_ms")) >= 3, F.regr_slope("skew_ms", second) * 1_000)
-    whole = (F.max(F.when(F.col("hour").isNull(), F.col(name))).alias(name) for name in spans.columns[3:])
-    return spans.groupBy(*DEVICE).agg(*whole, drift.alias("drift_ppm"))
+    is_hour, second = F.col("hour").isNotNull(), F.col("hour") * float(HOUR_S)
+    # An hour in which nothing but backlog came would bend the slope. A millisecond in a second is 1,000 ppm.
+    drift = F.when(F.count(second + F.col("prompt")) >= 3, F.regr_slope("prompt", second) * 1_000)
+    whole = (F.max(F.when(~is_hour, F.col(name))).alias(name) for name in spans.columns[3:-2])
+    skew = F.median(F.when(is_hour, F.col("fastest"))).alias("skew_ms")
+    devices = spans.groupBy(*DEVICE).agg(*whole, skew, drift.alias("drift_ppm"))
+    return devices.withColumn("delay_ms", F.col("skew_ms") - F.col("middle")).drop("middle")
 
 
 def out_of_range(readings: DataFrame, ranges: Ranges = NO_RANGES) -> DataFrame:
@@ -216,7 +221,7 @@ def findings(readings: DataFrame, limits: Limits = USUAL) -> DataFrame:
 def _found_of_senders(rows: DataFrame, limits: Limits) -> DataFrame:
     """Several findings may be made of one row, so that rows which are dear to make are made once."""
     messages, late, untrusted = F.col("messages"), F.col("late"), F.col("untrusted")
-    skew, drift = F.col("skew_ms"), F.col("drift_ppm")
+    skew, delay, drift = F.col("skew_ms"), F.col("delay_ms"), F.col("drift_ppm")
     span = {"at": "at", "until": "until"}
     tests = (
         (F.col("repeated") > 0, _row(rows, "duplicate", at="repeated_at", count="copies", value=F.col("repeated"),
@@ -226,7 +231,10 @@ def _found_of_senders(rows: DataFrame, limits: Limits) -> DataFrame:
         (late > 0, _row(rows, "late", **span, count="late", value=late / messages,
                         detail=F.lit("share of its messages that came late"))),
         (F.abs(skew) > limits.skew_ms, _row(rows, "clock_skew", **span, count="messages", value=skew,
-                                            detail=F.when(skew > 0, F.lit("ms that its clock is ahead")).otherwise(F.lit(BEHIND)))),
+                                            detail=F.concat(F.lit("ms that its clock is "),
+                                                            F.when(skew > 0, "ahead").otherwise("behind")))),
+        (delay > limits.skew_ms, _row(rows, "delayed", **span, count="messages", value=delay,
+                                      detail=F.lit("ms that its messages wait before they are sent"))),
         (F.abs(drift) > limits.drift_ppm, _row(rows, "clock_drift", **span, count="messages", value=drift,
                                                detail=F.lit("ppm that its clock runs fast"))),
     )  # fmt: skip

@@ -49,6 +49,11 @@ gaps AS (SELECT device_id, metric, epoch_us(since) AS "at", round((epoch_us(unti
 messages AS (SELECT device_id, message_id, count(DISTINCT ("partition", "offset")) AS times, min(received_time) AS "at",
         max(skew_ms) AS skew_ms, bool_or(list_contains(quality, 'late')) AS late,
         bool_or(list_contains(quality, 'clock_untrusted')) AS wild FROM readings GROUP BY ALL),
+clocks AS (SELECT device_id, epoch_us(min("at")) AS "at", count(*) AS count, any_value(skew) AS skew,
+        median(skew_ms) FILTER (NOT wild) AS middle FROM messages JOIN (
+            SELECT device_id, median(fastest) AS skew FROM (
+                SELECT device_id, max(skew_ms) AS fastest FROM messages WHERE NOT wild
+                GROUP BY device_id, date_trunc('hour', "at")) GROUP BY device_id) USING (device_id) GROUP BY device_id),
 holes AS (SELECT "offset" - lag("offset") OVER (PARTITION BY "partition" ORDER BY "offset") - 1 AS missing
         FROM (SELECT DISTINCT "partition", "offset" FROM readings)),
 firsts AS (SELECT device_id, metric, min(event_time) AS "at" FROM readings GROUP BY ALL)
@@ -60,8 +65,8 @@ UNION ALL SELECT 'late', device_id, NULL, epoch_us(min("at")), count_if(late), c
     GROUP BY device_id HAVING count_if(late) > 0
 UNION ALL SELECT 'clock_untrusted', device_id, NULL, epoch_us(min("at")), count_if(wild), count_if(wild) / count(*)
     FROM messages GROUP BY device_id HAVING count_if(wild) > 0
-UNION ALL SELECT 'clock_skew', device_id, NULL, epoch_us(min("at")), count(*),
-    median(skew_ms) FILTER (NOT late AND NOT wild) AS skew FROM messages GROUP BY device_id HAVING abs(skew) > 5000
+UNION ALL SELECT 'clock_skew', device_id, NULL, "at", count, skew FROM clocks WHERE abs(skew) > 5000
+UNION ALL SELECT 'delayed', device_id, NULL, "at", count, skew - middle FROM clocks WHERE skew - middle > 5000
 UNION ALL SELECT 'new_metric', device_id, metric, epoch_us("at"), 1, NULL FROM firsts
     QUALIFY "at" - min("at") OVER (PARTITION BY device_id) > INTERVAL 1 DAY"""
 FLOW: Final = """SELECT floor(epoch(received_time) / {step})::BIGINT * {step} AS bucket, count(*) AS readings,

@@ -22,6 +22,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "late": ("Messages that came late", "{value:.1%} of its messages"),
     "clock_untrusted": ("Times that are not believed", "{value:.1%} of its messages"),
     "clock_skew": ("A clock that is wrong", "{value:+,.0f} ms"),
+    "delayed": ("Messages that wait in the device", "{value:,.0f} ms"),
     "clock_drift": ("A clock that runs fast or slow", "{value:+,.0f} ppm"),
     "out_of_range": ("Values out of range", "as far as {value:,.6g}"),
     "type_change": ("A metric changed its type", ""),

@@ -108,7 +108,7 @@ def test_messages_that_came_twice_are_counted_per_device(rows: DataFrame, fleet:
     assert found == {device: (count, count) for device, count in planted.items()}
 
 
-def test_clocks_are_judged_by_their_medians(rows: DataFrame, fleet: Fleet) -> None:
+def test_clocks_are_judged_by_their_fastest_messages(rows: DataFrame, fleet: Fleet) -> None:
     found = {row["device_id"]: row for row in findings.senders(rows).collect()}
     assert len(found) == PLAN.devices
     for fault, column in (("untrusted", "untrusted"), ("late", "late")):
@@ -118,11 +118,44 @@ def test_clocks_are_judged_by_their_medians(rows: DataFrame, fleet: Fleet) -> No
     assert all(abs(row["drift_ppm"]) < 50 for device, row in found.items() if device != "meter-00000")
     expected = sql(
         fleet,
-        """WITH once AS (SELECT DISTINCT ON (message_id) * FROM rows ORDER BY message_id, received_time)
-           SELECT device_id, median(skew_ms) FROM once
-           WHERE NOT list_has_any(quality, ['clock_untrusted', 'late']) GROUP BY 1""",
+        """WITH once AS (SELECT DISTINCT ON (message_id) * FROM rows ORDER BY message_id, received_time),
+                good AS (SELECT * FROM once WHERE NOT list_contains(quality, 'clock_untrusted')),
+                hours AS (SELECT device_id, max(skew_ms) AS fastest FROM good
+                          GROUP BY device_id, date_trunc('hour', received_time)),
+                clocks AS (SELECT device_id, median(fastest) AS skew FROM hours GROUP BY 1)
+           SELECT device_id, any_value(skew), any_value(skew) - median(skew_ms) FROM good JOIN clocks USING (device_id)
+           GROUP BY 1""",
     )
-    assert {(device, row["skew_ms"]) for device, row in found.items()} == expected
+    assert {(device, row["skew_ms"], row["delay_ms"]) for device, row in found.items()} == expected
+
+
+def test_what_waits_in_a_device_is_told_from_a_clock_that_is_behind(spark: SparkSession) -> None:
+    """Six devices for three hours: right; 90 s behind; 90 s ahead; sending every half hour; the same, 90 s behind; and one
+    that was away for its first hour, which it sends before all else."""
+
+    def skew(device: str, minute: int) -> tuple[float, float]:
+        waits = 29 - minute % 30 if "bundles" in device else max(60 - minute, 0) if device == "away" else 0
+        wrong = 90 if "ahead" in device else -90 if "behind" in device else 0
+        return waits * 60, wrong
+
+    made: list[tuple[Any, ...]] = []
+    for device in ("right", "behind", "ahead", "bundles", "bundles behind", "away"):
+        for minute in range(180):
+            waits, wrong = skew(device, minute)
+            measured = NOON + timedelta(minutes=minute)
+            came, said = measured + timedelta(seconds=waits), measured + timedelta(seconds=wrong)
+            off = (said - came) // timedelta(milliseconds=1)
+            made.append(
+                ("d", device, "t", 1.0, None, None, None, said, came, off, [], f"{device}{minute}", 0, minute, 0)
+            )
+    found = findings.findings(spark.createDataFrame(made, SPARK_SCHEMA)).where("kind IN ('clock_skew', 'delayed')")
+    assert {(row["device_id"], row["kind"], row["value"]) for row in found.collect()} == {
+        ("behind", "clock_skew", -90_000.0),
+        ("ahead", "clock_skew", 90_000.0),
+        ("bundles", "delayed", 14.5 * 60_000),
+        ("bundles behind", "clock_skew", -90_000.0),
+        ("bundles behind", "delayed", 14.5 * 60_000),
+    }
 
 
 def test_values_out_of_range_by_metric_and_by_unit(rows: DataFrame, fleet: Fleet) -> None:
