@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,12 +13,44 @@ from .sinks.kept import Kept, whole_ms
 COLLECTION: Final = "alerts"
 TOPIC: Final = "alerts"
 RAISED: Final = "raised"
+CLEARED: Final = "cleared"
+# What a row says of something that a memory knew nothing of before: its alerts of earlier runs may stand open.
+MET: Final = "met"
+
+
+def left_open(run: Run, met: Callable[[], Iterable[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What an earlier run raised and nobody remembers, cleared: after a batch run, or a checkpoint that was begun anew.
+
+    ``met``: asked for only where alerts stand open; things that the run knew nothing of before: domain, device_id,
+    metric (null where it is about the device), ``at``, when it was heard of last, and ``raised_at`` of the alert that
+    it has now, or null. An alert that was raised before ``at`` and is not that one is over. Raises DatabaseUnavailable.
+    """
+    with open_sink(run.database) as sink:
+        standing = sink.find(COLLECTION, RAISED)
+    if not standing:
+        return []
+    known = {tuple(one.get(name) for name in _ABOUT): one for one in met()}
+    over = []
+    for key, body in standing:
+        one = known.get((body["domain"], body["device"], body.get("metric")))
+        raised = _moment(body["raisedAt"])
+        if one is None or raised >= whole_ms(_utc(one["at"])):
+            continue
+        if one["raised_at"] is not None and raised == whole_ms(_utc(one["raised_at"])):
+            continue
+        facts = {name: value for name, value in body.items() if name not in _STORED}
+        over.append(
+            facts
+            | {"key": key, "device_id": body["device"], "raised_at": raised, "change": CLEARED, "at": _utc(one["at"])}
+        )
+    return over
 
 
 def tell(run: Run, changes: Iterable[Mapping[str, Any]]) -> Counts:
     """Keep changes of alerts in the database, then publish them; both may be repeated.
 
-    A change: domain, device_id, change (raised or cleared), kind, raised_at, at, offset, and what else is to be told.
+    A change: domain, device_id, change (raised or cleared), kind, raised_at, at, and what else is to be told; offset
+    and key (that of its document, where it is known) are not.
     Raises Unavailable.
     """
     ordered = sorted(changes, key=lambda change: (change["at"], change["change"] != RAISED))
@@ -54,7 +86,9 @@ def _announcement(change: Mapping[str, Any]) -> Announcement:
     )
 
 
-_NAMES: Final = {"device_id": "device", "raised_at": "raisedAt", "change": None, "offset": None}
+_NAMES: Final = {"device_id": "device", "raised_at": "raisedAt", "change": None, "offset": None, "key": None}
+_ABOUT: Final = ("domain", "device_id", "metric")
+_STORED: Final = ("device", "raisedAt", "state", "firstOffset", "lastOffset", "schema")
 
 
 def _facts(change: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +97,9 @@ def _facts(change: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(change: Mapping[str, Any]) -> str:
-    about = "/".join(str(change[name]) for name in ("domain", "device_id", "metric") if change.get(name) is not None)
+    if "key" in change:
+        return str(change["key"])
+    about = "/".join(str(change[name]) for name in _ABOUT if change.get(name) is not None)
     return f"{about}/{change['kind']}/{_utc(change['raised_at']):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
@@ -75,6 +111,10 @@ def _text(value: Any) -> Any:
     return (
         _utc(value).isoformat(timespec="milliseconds").replace("+00:00", "Z") if isinstance(value, datetime) else value
     )
+
+
+def _moment(stored: datetime | str) -> datetime:
+    return _utc(datetime.fromisoformat(stored) if isinstance(stored, str) else stored)
 
 
 def _utc(moment: datetime) -> datetime:

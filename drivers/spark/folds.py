@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
@@ -37,7 +38,7 @@ class Moment(NamedTuple):
     whole: bool
 
 
-# State before (None: none), rows, when; to state after, and results.
+# State before (None: none), rows, when; to state after (the very same where nothing is new), and results.
 Fold = Callable[[bytes | None, pa.Table, Moment], tuple[bytes, pa.Table]]
 
 
@@ -63,6 +64,27 @@ def timed(readings: DataFrame) -> DataFrame:
     )
 
 
+def with_frontier(points: DataFrame) -> DataFrame:
+    """Points of a stream, and behind each part that is read of the log a row for each bucket that says how far it went.
+
+    That row has ``received`` and ``at`` of the newest message of the part, and the empty text as ``device``; so a bucket
+    that gets no messages in a batch learns which time the others have reached, which the clock would not tell while a
+    stream catches up.
+    """
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        newest, schema = 0, None
+        for batch in batches:
+            if batch.num_rows:
+                newest, schema = max(newest, pc.max(batch["received"]).as_py()), batch.schema
+            yield batch
+        if schema is not None:
+            known = {"device": "", "at": newest, "received": newest, "offset": 0, "untrusted": False}
+            rows = [{name: known.get(name) for name in schema.names} | {BUCKET: number} for number in range(BUCKETS)]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    return points.mapInArrow(told, points.schema)
+
+
 def folded(rows: DataFrame, fold: Fold, schema: StructType, wake_s: float = 0.0) -> DataFrame:
     """Apply a fold to each bucket of rows that have a column ``bucket``.
 
@@ -86,8 +108,10 @@ def folded(rows: DataFrame, fold: Fold, schema: StructType, wake_s: float = 0.0)
         warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
         tables = [pa.Table.from_pandas(frame[inside], schema=empty, preserve_index=False) for frame in frames]
         table = pa.concat_tables(tables) if tables else empty.empty_table()
-        after, results = fold(state.get[0] if state.exists else None, table, Moment(_now(), whole=False))
-        state.update((after,))
+        before = state.get[0] if state.exists else None
+        after, results = fold(before, table, Moment(_now(), whole=False))
+        if after is not before:
+            state.update((after,))
         if wake_s:
             state.setTimeoutDuration(int(wake_s * 1_000))
         yield results.to_pandas()

@@ -6,7 +6,7 @@ that is not believed, raises nothing: an alert is about now.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.detector import Detector, DetectorRule, Verdict
 from ....entities.errors import RequestInvalid
-from ..alerts import COLLECTION, tell
+from ..alerts import COLLECTION, MET, left_open, tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
@@ -58,11 +58,16 @@ def rule_of(given: Options) -> DetectorRule:
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:
     """A row for each alert that is raised or cleared, with times as timestamps."""
+    return judgements(readings, run).where(F.col("change") != MET)
+
+
+def judgements(readings: DataFrame, run: Run) -> DataFrame:
+    """The same, and in stream a row with the change ``met`` for each series that was not known before."""
     rule, old_us = rule_of(run.options), int(run.options["old_s"]) * SECOND_US
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         memories = Memories.load(before)
-        found = judged(memories, table, rule, old_us)
+        found = judged(memories, table, rule, old_us, met=not moment.whole)
         return b"" if moment.whole else memories.dump(), found
 
     times = {name: F.timestamp_micros(name) for name in ("raised_at", "at", "since")}
@@ -89,57 +94,70 @@ def _points(readings: DataFrame) -> DataFrame:
     )
 
 
-def judged(memories: Memories, table: pa.Table, rule: DetectorRule, old_us: int) -> pa.Table:
-    """The alerts that change with the readings of a table; the memories are taken further."""
+def judged(memories: Memories, table: pa.Table, rule: DetectorRule, old_us: int, *, met: bool = False) -> pa.Table:
+    """The alerts that change with the readings of a table, and with ``met`` the series that had no memory before.
+
+    The memories are taken further.
+    """
     series = table["series"].combine_chunks().dictionary_encode()
     names, index = series.dictionary.to_pylist(), series.indices.to_numpy(zero_copy_only=False)
     columns = [table[name].to_numpy() for name in ("at", "offset", "sample", "value", "received")]
     order = np.lexsort((columns[2], columns[1], columns[0], index))
     rows = list(zip(*(column[order].tolist() for column in (index, *columns)), strict=True))
-    changes: list[tuple[str, int, Verdict]] = []
-    start = 0
+    changes: list[tuple[Any, ...]] = []
+    nothing, start = (None,) * (len(ARROW) - len(_TEXTS) - 2), 0
     while start < len(rows):
         name, end = names[rows[start][0]], start
         heard, memory = memories.get(name, (0, b""))
+        is_new = met and name not in memories
         detector = Detector.unpack(memory, rule) if memory else Detector(rule)
         while end < len(rows) and rows[end][0] == rows[start][0]:
             _, at, offset, _, value, received = rows[end]
             end, heard = end + 1, max(heard, received)
             # One of the same time is a copy, or a second sample of a moment: it adds nothing.
             if at > detector.newest and (verdict := detector.take(value, at, received - at <= old_us)):
-                changes.append((name, offset, verdict))
+                changes.append(_row(name, offset, verdict))
         memories[name] = heard, detector.pack()
+        if is_new:
+            raised_at = detector.raised_at if detector.raised else None
+            changes.append((*name.split("/", 2), MET, None, raised_at, detector.newest, *nothing))
         start = end
     memories.forget(max((heard for heard, _ in memories.values()), default=0))
-    return _table(changes)
+    return table_of(ARROW, changes)
 
 
-def _table(changes: list[tuple[str, int, Verdict]]) -> pa.Table:
-    rows = [
-        (
-            *name.split("/", 2),
-            *(verdict.change, verdict.kind, verdict.raised_at, verdict.at, verdict.since, offset),
-            *(verdict.value, verdict.score, *verdict.expected),
-        )
-        for name, offset, verdict in changes
-    ]
-    return table_of(ARROW, rows)
+def _row(name: str, offset: int, verdict: Verdict) -> tuple[Any, ...]:
+    return (
+        *name.split("/", 2),
+        *(verdict.change, verdict.kind, verdict.raised_at, verdict.at, verdict.since, offset),
+        *(verdict.value, verdict.score, *verdict.expected),
+    )
 
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  an alert is known by what it is about
     """Keep the alerts in the database, and tell them."""
-    return tell(run, [row.asDict() for row in result.collect()])
+    result = result.persist()
+    try:
+        was_met = F.col("change") == MET
+        changes = [row.asDict() for row in result.where(~was_met).collect()]
+        # A single pass knows less of what is usual than whoever follows, so it clears nobody else's.
+        if run.following:
+            changes += left_open(run, lambda: [row.asDict() for row in result.where(was_met).collect()])
+        return tell(run, changes)
+    finally:
+        result.unpersist()
 
 
 JOB: Final = Job(
     name="anomaly",
     version=2,
-    transform=transform,
+    transform=judgements,
     write=write,
     stateful=True,
     mode="update",
     options=OPTIONS,
     rules=rule_of,
     documents=COLLECTION,
+    alarms=True,
     state_options=("window",),
 )

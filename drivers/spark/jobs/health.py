@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.health import Health, HealthRule
 from ....entities.errors import RequestInvalid
-from ..alerts import tell
-from ..folds import BUCKET, Moment, bucket, folded, timed
+from ..alerts import MET, left_open, tell
+from ..folds import BUCKET, Moment, bucket, folded, timed, with_frontier
 from ..memories import Memories
 from ..schema import schemas, table_of
 from ..sinks.documents import keep
@@ -57,24 +57,30 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         memories = Memories.load(before)
-        rows = examined(memories, table, rule, time_of(table, moment))
+        heard = table.filter(pc.not_equal(table["device"], ""))
+        rows = examined(memories, heard, rule, time_of(table, moment))
+        if before is not None and not rows.num_rows:
+            return before, rows
         return b"" if moment.whole else memories.dump(), rows
 
     points = _points(readings, str(run.options["battery"]))
-    if not readings.isStreaming:
+    if readings.isStreaming:
+        points = with_frontier(points)
+    else:
         points = points.crossJoin(F.broadcast(points.agg(F.max("received").alias("now"))))
     raw = folded(points, fold, RAW, wake_s=float(run.options["wake_s"]))
     return raw.withColumns({name: F.timestamp_micros(name) for name in _TIMES})
 
 
 def time_of(table: pa.Table, moment: Moment) -> int:
-    """What the time is for these messages: that of the newest one, so that who reads the past sees no silence in it.
-
-    Where nothing came for a while, it is the clock's.
+    """What the time is: how far the part of the log got that is the farthest behind, so that who reads the past sees no
+    silence in it. Where nothing came for a while, from no device at all, it is the clock's.
     """
     if not table.num_rows:
         return moment.now
-    return int(table["now"][0].as_py() if moment.whole else pc.max(table["received"]).as_py())
+    if moment.whole:
+        return int(table["now"][0].as_py())
+    return int(pc.min(table.filter(pc.equal(table["device"], ""))["received"]).as_py())
 
 
 def _points(readings: DataFrame, battery: str) -> DataFrame:
@@ -111,7 +117,8 @@ def examined(memories: Memories, table: pa.Table, rule: HealthRule, now: int) ->
         if charge is not None and not untrusted and at >= health.newest:
             health.charge(at, charge)
     for device, health in touched.items():
-        rows.append(_row(device, health, "cleared" if device in cleared else None, *cleared.get(device, (None, None))))
+        change = "cleared" if device in cleared else None if device in memories else MET
+        rows.append(_row(device, health, change, *cleared.get(device, (health.silent_since or None, None))))
         memories[device] = health.heard, b""
     for device, (heard, stored) in memories.items():
         if device in touched or now - heard > rule.least_s * US:
@@ -148,10 +155,18 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  a
     result = result.persist()
     try:
         counts = keep(result, run.database, COLLECTION, _documents)
-        changes = [row.asDict() for row in result.where("change IS NOT NULL").collect()]
+        of_change = F.col("change") == MET
+        changes = [_alert(row.asDict()) for row in result.where(~of_change).collect()]
+
+        def met() -> list[dict[str, Any]]:
+            now = result.where(of_change).select("domain", "device_id", "last_seen", "silent_since").collect()
+            names = ("domain", "device_id", "at", "raised_at")
+            return [dict(zip(names, row, strict=True)) for row in now]
+
+        changes += left_open(run, met)
     finally:
         result.unpersist()
-    return {**counts, **tell(run, [_alert(change) for change in changes])}
+    return {**counts, **tell(run, changes)}
 
 
 FIELDS: Final = {
@@ -163,15 +178,14 @@ FIELDS: Final = {
 
 
 def _documents(rows: pa.RecordBatch) -> list[Kept]:
-    made: dict[str, Kept] = {}
+    made: dict[str, Kept] = {}  # the later row of a device is the newer one
     for row in rows.to_pylist():
         if row["state"] == "online":
             row["silent_since"] = None
         body = {name: _whole(row[column]) for column, name in FIELDS.items() if row[column] is not None}
         key = f"{row['domain']}/{row['device_id']}"
-        made[key] = Kept(
-            key, body, row["first_offset"], row["last_offset"]
-        )  # the later row of a device is the newer one
+        # Whoever heard of the device last knows how it is, from wherever in the log they began, or in a log made anew.
+        made[key] = Kept(key, body, 0, int(row["last_seen"].timestamp() * 1_000))
     return list(made.values())
 
 
@@ -199,6 +213,9 @@ JOB: Final = Job(
     stateful=True,
     mode="update",
     options=OPTIONS,
+    state_options=("battery",),
+    rewind_s=30 * 86_400,
     documents=COLLECTION,
+    alarms=True,
     rules=rule_of,
 )

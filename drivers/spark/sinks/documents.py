@@ -18,7 +18,7 @@ from .kept import DocumentSink, Kept
 MONGODB: Final = ("mongodb://", "mongodb+srv://")
 EMBEDDED_FILE: Final = "analytics.db"
 BATCH: Final = 1_000
-_WRITTEN: Final = StructType([StructField("written", LongType(), False)])
+_WRITTEN: Final = StructType([StructField(name, LongType(), False) for name in ("written", "stayed")])
 
 
 Encode = Callable[[pa.RecordBatch], list[Kept]]
@@ -49,23 +49,30 @@ def look(database: str) -> None:
 
 
 def keep(result: DataFrame, database: str, collection: str, encode: Encode) -> dict[str, int]:
-    """Write a frame and return the count of documents. Executors write to MongoDB, the driver to its own folder."""
+    """Write a frame and return how many documents were set, and how many stayed since they know more, if any.
+
+    Executors write to MongoDB, the driver to its own folder.
+    """
+    write = partial(_write_part, database, collection, encode)
     if database.startswith(MONGODB):
-        written = result.mapInArrow(partial(_write_part, database, collection, encode), _WRITTEN)
-        return {collection: sum(row.written for row in written.collect())}
-    count = 0
-    with open_sink(database) as sink:
-        for batch in result.toArrow().to_batches(BATCH):
-            count += sink.write(collection, encode(batch))
-    return {collection: count}
+        parts = [tuple(row) for row in result.mapInArrow(write, _WRITTEN).collect()]
+    else:
+        (part,) = write(iter(result.toArrow().to_batches(BATCH)))
+        parts = list(zip(*part.to_pydict().values(), strict=True))
+    written, stayed = (sum(counts) for counts in zip((0, 0), *parts, strict=True))
+    return {collection: written, **({f"{collection}_that_stayed": stayed} if stayed else {})}
 
 
 def _write_part(
     database: str, collection: str, encode: Encode, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    count = 0
+    written = given = 0
     with open_sink(database) as sink:
         for batch in batches:
             for start in range(0, batch.num_rows, BATCH):
-                count += sink.write(collection, encode(batch.slice(start, BATCH)))
-    yield pa.RecordBatch.from_pydict({"written": pa.array([count], pa.int64())})
+                documents = encode(batch.slice(start, BATCH))
+                given += len(documents)
+                written += sink.write(collection, documents)
+    yield pa.RecordBatch.from_pydict(
+        {"written": pa.array([written], pa.int64()), "stayed": pa.array([given - written], pa.int64())}
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -23,6 +23,7 @@ _EXPIRING: Final = "CREATE INDEX IF NOT EXISTS expiring ON documents(expires) WH
 _SET: Final = """INSERT INTO documents VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
     SET body = excluded.body, first = excluded.first, last = excluded.last, expires = excluded.expires
     WHERE documents.first >= excluded.first AND documents.last <= excluded.last"""
+_FIND: Final = "SELECT key, body FROM documents WHERE collection = ? AND body ->> '$.state' = ?"
 _REMOVE: Final = """DELETE FROM documents WHERE (collection, key) IN
     (SELECT collection, key FROM documents WHERE expires < ? LIMIT 10000)"""
 
@@ -63,7 +64,7 @@ class EmbeddedSink:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                self._connection.executemany(_SET, rows)
+                count = self._connection.executemany(_SET, rows).rowcount
                 self._connection.execute(_REMOVE, (int(time.time()),))
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -72,7 +73,17 @@ class EmbeddedSink:
                 raise
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
-        return len(documents)
+        return count
+
+    def find(self, collection: str, state: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Key and body of the documents in a state. Raises DatabaseUnavailable."""
+        if self._connection is None:
+            raise DatabaseUnavailable("the store of results is closed: open it first")
+        try:
+            found = self._connection.execute(_FIND, (collection, state)).fetchall()
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+        return [(key, orjson.loads(body)) for key, body in found]
 
     def _unavailable(self, error: Exception) -> DatabaseUnavailable:
         return DatabaseUnavailable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -18,7 +18,7 @@ TIMEOUT_MS: Final = 20_000
 PING_S: Final = 5.0
 DUPLICATE_KEY: Final = 11000
 EXPIRES: Final = "expires"
-INDEX_EXISTS_OTHERWISE: Final = 85
+STATE: Final = "state"
 Operation = InsertOne[dict[str, Any]] | ReplaceOne[dict[str, Any]]
 
 
@@ -72,8 +72,19 @@ class MongoSink:
         # An insert costs the server a fraction of an upsert; those whose key was taken are asked for as all others are.
         taken = self._ask(collection, documents, [_insert(kept) if kept.new else _replace(kept) for kept in documents])
         if again := [documents[index] for index in taken if documents[index].new]:
-            self._ask(collection, again, [_replace(kept) for kept in again])
-        return len(documents)
+            refused = len(self._ask(collection, again, [_replace(kept) for kept in again]))
+        else:
+            refused = 0
+        return len(documents) - refused - sum(not documents[index].new for index in taken)
+
+    def find(self, collection: str, state: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Key and body of the documents in a state. Raises DatabaseUnavailable."""
+        try:
+            self._database[collection].create_index([(STATE, 1)], name=STATE, partialFilterExpression={STATE: state})
+            found = list(self._database[collection].find({STATE: state}))
+        except (PyMongoError, OSError) as error:
+            raise _unavailable(error) from error
+        return [(one.pop("_id"), one) for one in found]
 
     def _ask(self, collection: str, documents: Sequence[Kept], operations: Sequence[Operation]) -> list[int]:
         """Have the server do all of it, and return the indexes of those whose key was taken."""

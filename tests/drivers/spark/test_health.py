@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from iotsphere.drivers.spark.alerts import MET
 from iotsphere.drivers.spark.folds import Moment
 from iotsphere.drivers.spark.jobs import Announcement, Run
 from iotsphere.drivers.spark.jobs.health import JOB, examined, time_of
@@ -22,6 +25,7 @@ from tests.support.readings import make
 from .stores import Embedded
 
 SECOND = 1_000_000
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULE = HealthRule()
 FLEET = make(
     readings=4_000, devices=4, period_s=60, metrics=("temperature", "battery"), seed=3, late=0, duplicate=0, silent=0.05
@@ -50,7 +54,7 @@ def test_metrics_of_one_message_count_as_one() -> None:
     rows = rows.set_column(rows.column_names.index("offset"), "offset", offsets)
     (found,) = examined(Memories(), rows, RULE, 100 * SECOND).to_pylist()
     assert (found["messages"], found["cadence_s"], found["battery"], found["state"]) == (10, 10.0, 80.0, "online")
-    assert (found["first_offset"], found["last_offset"], found["change"]) == (0, 9, None)
+    assert (found["first_offset"], found["last_offset"], found["change"]) == (0, 9, MET)
 
 
 def test_silence_begins_by_the_clock_and_ends_with_a_message() -> None:
@@ -70,9 +74,91 @@ def test_silence_begins_by_the_clock_and_ends_with_a_message() -> None:
 
 def test_who_reads_the_past_sees_no_silence_in_it() -> None:
     """A stream that has fallen behind: the time is that of its messages, until none come any more."""
-    messages = table([("d/a", second, None) for second in range(0, 300, 10)])
-    assert time_of(messages, Moment(10**15, whole=False)) == 290 * SECOND
+    messages = table([*[("d/a", second, None) for second in range(0, 300, 10)], ("", 350, None), ("", 290, None)])
+    assert time_of(messages, Moment(10**15, whole=False)) == 290 * SECOND  # of the part that is the farthest behind
     assert time_of(table([]), Moment(10**15, whole=False)) == 10**15
+
+
+def readings(spark: SparkSession, of: Mapping[str, Iterable[int]], folder: Path | None = None) -> DataFrame:
+    """Readings of devices at these minutes after noon; as a file where a folder is named."""
+    minutes = sorted((minute, device) for device, some in of.items() for minute in some)
+    rows = [
+        ("d", device, "t", 1.0, None, None, None, at, at, 0, [], f"{device}/{minute}", 0, minute, 0)
+        for minute, device in minutes
+        for at in (NOON + timedelta(minutes=minute),)
+    ]
+    frame = spark.createDataFrame(rows, SPARK_SCHEMA)
+    if folder is not None:
+        frame.coalesce(1).write.mode("append").parquet(str(folder))
+    return frame
+
+
+def past(folder: Path) -> Run:
+    return Run(JOB.settings({}), "app", False, Path(), str(folder))
+
+
+def test_a_stream_that_catches_up_judges_nobody_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
+    """Days ago: a device that speaks once an hour is in one batch of three, and its bucket is woken in the others."""
+    for start in range(0, 180, 20):
+        often = {f"often-{number}": range(start, start + 20) for number in range(2)}
+        seldom = {f"seldom-{number}": [start] for number in range(6) if start % 60 == 0}
+        readings(spark, {**often, **seldom}, tmp_path / "log")
+    told: list[Announcement] = []
+
+    def announce(some: Iterable[Announcement]) -> int:
+        told.extend(some)
+        return len(told)
+
+    run = Run(JOB.settings({"wake_s": "0.01"}), "app", True, Path(), str(tmp_path / "live"), announce)
+    stream = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "log"))
+    changes: list[tuple[str, str]] = []
+
+    def keep(frame: DataFrame, number: int) -> None:
+        changes.extend((row.device_id, row.change) for row in frame.where("change <> 'met'").collect())
+        JOB.write(frame, run, number)
+
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        query = (
+            JOB.transform(stream, run)
+            .writeStream.outputMode(JOB.mode)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(keep)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert (changes, told) == ([], [])
+    assert len(Embedded(run.database).read("health")) == 8
+
+
+def test_a_later_pass_that_knows_less_of_the_past_is_what_counts(spark: SparkSession, tmp_path: Path) -> None:
+    run = past(tmp_path)
+
+    def passed(of: Mapping[str, Iterable[int]]) -> dict[str, Any]:
+        JOB.write(JOB.transform(readings(spark, of), run), run, 0)
+        return Embedded(run.database).read("health")["d/a"]
+
+    assert passed({"a": range(30)})["lastSeen"] == "2026-03-01T12:29:00Z"
+    assert passed({"a": range(40, 60)})["lastSeen"] == "2026-03-01T12:59:00Z"
+    assert passed({"a": range(30)})["lastSeen"] == "2026-03-01T12:59:00Z"
+    whole = passed({"a": range(60)})
+    assert (whole["lastSeen"], whole["messages"]) == ("2026-03-01T12:59:00Z", 60)
+
+
+def test_a_silence_that_one_pass_found_is_over_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    run = past(tmp_path)
+    begun = readings(spark, {"a": range(30), "b": range(120)})
+    counts = [JOB.write(JOB.transform(begun, run), run, 0) for _ in range(2)]
+    assert [(each["raised"], each["cleared"]) for each in counts] == [(1, 0), (1, 0)]
+    ended = readings(spark, {"a": range(130, 150), "b": range(130, 150)})
+    counts = [JOB.write(JOB.transform(ended, run), run, 0) for _ in range(2)]
+    assert [(each["raised"], each["cleared"]) for each in counts] == [(0, 1), (0, 0)]
+    ((key, alert),) = Embedded(run.database).read("alerts").items()
+    assert (key, alert["state"]) == ("d/a/silence/2026-03-01T12:29:00.000000Z", "cleared")
+    assert alert["at"] == "2026-03-01T14:29:00Z"
 
 
 @pytest.mark.parametrize("given", [{"gap": "1"}, {"silent": "0.5"}, {"least_s": "0"}, {"wake_s": "0"}])
