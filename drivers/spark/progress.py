@@ -13,8 +13,9 @@ from typing import Any
 class Progress:
     """What a run has done so far. ``lag``: messages that waited at the last look, None where nobody knows.
 
-    ``rate``: rows a second of the last batch. ``counts``: what the job counted, summed up. ``place``: offsets up to
-    which everything is kept. ``busy``: a batch of a stream is under way.
+    ``rate``: rows a second of the last batch, or of a single pass so far. ``seconds``: how long all batches took.
+    ``counts``: what the job counted, summed up. ``place``: offsets up to which everything is kept. ``busy``: a batch of a
+    stream is under way.
 
     Of a single pass: ``range``, the messages that it reads, None in a stream; ``step``, which of Spark's jobs is under
     way, from 1 (how many there will be is not known before); ``tasks``: done and in all, of the stages under way.
@@ -24,6 +25,7 @@ class Progress:
     messages: int = 0
     batches: int = 0
     rate: float = 0.0
+    seconds: float = 0.0
     lag: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
     place: Mapping[str, list[int]] = field(default_factory=dict)
@@ -31,6 +33,11 @@ class Progress:
     range: int | None = None
     step: int = 0
     tasks: tuple[int, int] = (0, 0)
+
+    @property
+    def pace(self) -> float:
+        """Messages a second, over the time that batches took."""
+        return self.messages / max(self.seconds, 0.001)
 
     def batch(self, told: Mapping[str, Any], counted: int | None = None) -> None:
         """Take note of what Spark says of a batch that is done, as JSON's values.
@@ -43,10 +50,11 @@ class Progress:
         moved = distance(start, end)
         self.rows += rows
         self.messages += moved
-        self.batches += 1 if moved or rows else 0
-        if rows:
+        if moved or rows:
             seconds = max(int((told.get("durationMs") or {}).get("triggerExecution") or 0) / 1000, 0.001)
-            self.rate = rows / seconds
+            self.batches += 1
+            self.seconds += seconds
+            self.rate = rows / seconds if rows else self.rate
         self.place = end
         self.lag = distance(end, latest) if latest else None
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -23,6 +23,7 @@ from .failures import failure_of, is_busy, is_gone
 from .jobs import Counts, Job, Run
 from .progress import Progress, distance
 from .source import LogSource, Wanted, borders, read_options
+from .stages import Stages
 from .unread import Reading, Unread, reading
 
 POLL_S: Final = 1
@@ -77,6 +78,11 @@ class Runner:
         """Whether it was asked to stop."""
         return self._stopping.is_set()
 
+    @property
+    def in_batches(self) -> bool:
+        """Whether a checkpoint remembers what was done, so that it can stop between two batches."""
+        return self._plan.checkpoint is not None
+
     def stop(self) -> None:
         """End after the batch that is being written; a single pass over a range ends at once, with Unavailable."""
         self._stopping.set()
@@ -88,8 +94,9 @@ class Runner:
         """
         try:
             if self._plan.checkpoint is None:
-                with self._watched(watch):
-                    self._once()
+                stages = Stages(self._spark)
+                with self._watched(stages, watch):
+                    self._once(stages)
             else:
                 self._stream(self._plan.checkpoint, watch)
         except IotSphereError:
@@ -106,23 +113,15 @@ class Runner:
         return self.progress
 
     @contextmanager
-    def _watched(self, watch: Callable[[Progress], None]) -> Iterator[None]:
-        """Tell ``watch`` of a single pass from another thread: how many of Spark's tasks are done."""
+    def _watched(self, stages: Stages, watch: Callable[[Progress], None]) -> Iterator[None]:
+        """Tell ``watch`` of a single pass from another thread: what Spark says of its work."""
         done = threading.Event()
-        first: int | None = None
-        tracker = self._spark.sparkContext.statusTracker()
 
         def look() -> None:
-            nonlocal first
             while not done.wait(POLL_S):
                 if self.stopped:  # again and again, as a job of the product has several of Spark's
                     self._spark.sparkContext.cancelAllJobs()
-                if jobs := tracker.getActiveJobsIds():  # numbered in order, by the session
-                    first = jobs[0] if first is None else first
-                    self.progress.step = jobs[-1] - first + 1
-                stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-                known = [stage for stage in stages if stage is not None]
-                self.progress.tasks = (sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known))
+                stages.look(self.progress, rows=self._reading is None)
                 watch(self.progress)
 
         thread = threading.Thread(target=look, name="progress", daemon=True)
@@ -133,19 +132,23 @@ class Runner:
             done.set()
             thread.join()
 
-    def _once(self) -> None:
+    def _once(self, stages: Stages) -> None:
         """Read the range, which is settled first, and write what comes out."""
         job, wanted = self._plan.job, read_options(self._plan.source)
         start, end = map(places.offsets, borders(self._kind.opening, wanted))
         self.progress.range = distance(start, end)
         settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
         readings = self._spark.read.format("iotsphere").options(**self._shape(settled, wanted)).load()
-        run = self._plan.make_run(f"{job.name}-{uuid4()}", False)
+        run = replace(self._plan.make_run(f"{job.name}-{uuid4()}", False), borders=(start, end))
         begun = time.monotonic()
-        self.progress.counts.update(self._keep(readings, run, 0))
+        counts = self._keep(readings, run, 0)
         done = self.progress
+        done.seconds = time.monotonic() - begun
+        done.counts.update(counts)
         done.batches, done.messages, done.lag, done.place = 1, distance(start, end), 0, end
-        done.rate = done.messages / max(time.monotonic() - begun, 0.001)
+        # Where workers read by themselves, Spark sees the names of splits, and no rows.
+        done.rows = counts.get("rows", 0 if self._reading else stages.rows(whole=True))
+        done.rate = done.rows / max(done.seconds, 0.001)
 
     def _stream(self, folder: Path, watch: Callable[[Progress], None]) -> None:
         job = self._plan.job

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,6 +30,8 @@ JOBS: Final[Mapping[str, str]] = {
 }
 Counts = Mapping[str, int]
 Options = Mapping[str, Any]
+# Epoch and offset of each partition, by its name.
+Offsets = Mapping[str, Sequence[int]]
 
 
 class Option(NamedTuple):
@@ -64,7 +68,8 @@ class Run:
     ``options``: a value for each option of the job. ``application``: names the checkpoint; a new checkpoint has a new
     one, and each batch run too, so a sink that remembers (application, batch) skips nothing that it has not got.
     ``following``: in stream. ``output``: file or folder for results. ``database``: ``mongodb://…/NAME``, or the folder
-    of the embedded one. ``announce``: publishes results, returns how many were new; raises Unavailable.
+    of the embedded one. ``announce``: publishes results, returns how many were new; raises Unavailable. ``borders``:
+    where what a single pass reads begins and ends, None in a stream.
     """
 
     options: Options
@@ -73,11 +78,23 @@ class Run:
     output: Path
     database: str
     announce: Callable[[Iterable[Announcement]], int] = _tell_nobody
+    borders: tuple[Offsets, Offsets] | None = None
 
     @property
     def publishing(self) -> bool:
         """Whether there is somebody to announce something to."""
         return self.announce is not _tell_nobody
+
+    def part(self, domain: str, batch: int) -> str:
+        """A name for what a batch holds of a domain: the same for the same readings, looked at with the same options.
+
+        In a stream that is the batch of its checkpoint, in a single pass the range of the domain's partitions.
+        """
+        if self.borders is None:
+            return f"{self.application}/{batch}"
+        own = [{name: place for name, place in at.items() if name.startswith(f"{domain}/")} for at in self.borders]
+        text = json.dumps([*own, dict(self.options)], sort_keys=True)
+        return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _no_counts(_: Run) -> Counts:

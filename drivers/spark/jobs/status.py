@@ -35,7 +35,7 @@ def transform(readings: DataFrame, run: Run) -> DataFrame:  # noqa: ARG001  the 
 
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:
-    """Publish a summary per domain. The same batch of the same checkpoint is the same message."""
+    """Publish a summary per domain. The same range, or the same batch of a checkpoint, is the same message."""
     rows = result.orderBy("domain", F.desc("readings")).collect()
     told = list(_summaries(rows, run, batch))
     return {"summaries": run.announce(told)} if told else {}
@@ -65,7 +65,7 @@ def _summaries(rows: list[Row], run: Run, batch: int) -> Iterator[Announcement]:
                 for row in metrics[: int(run.options["metrics"])]
             ],
         }
-        yield Announcement(f"{run.application}/{batch}", "status", domain, payload)
+        yield Announcement(run.part(domain, batch), "status", domain, payload)
 
 
 JOB: Final = Job(

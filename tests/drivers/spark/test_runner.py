@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -39,8 +40,30 @@ def test_once_over_a_range(spark: SparkSession, tmp_path: Path) -> None:
     log, kept = fill_sqlite(tmp_path, 300), Kept()
     done = run(spark, kept.plan(tmp_path, log, checkpoint=None))
     assert kept.values == list(range(300))
-    assert (done.messages, done.batches, done.lag, done.counts["kept"]) == (300, 1, 0, 300)
+    assert (done.messages, done.rows, done.batches, done.lag, done.counts["kept"]) == (300, 300, 1, 0, 300)
+    assert done.pace == done.rate == 300 / done.seconds
     assert sum(offset for _, offset in done.place.values()) == 300
+
+
+def test_once_tells_how_many_rows_were_read_while_it_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of this pass, and none of what the session did before."""
+    log, kept = fill_sqlite(tmp_path, 300), Kept()
+    before = run(spark, kept.plan(tmp_path, log, checkpoint=None))
+    fill_sqlite(tmp_path, 100, start=300)
+    told, seen = threading.Event(), set[int]()
+
+    def watch(progress: Progress) -> None:
+        seen.add(progress.rows)
+        if progress.rows == 100 and progress.rate > 0:
+            told.set()
+
+    def meanwhile(_: int) -> None:
+        assert told.wait(60), seen
+
+    kept.meanwhile = meanwhile
+    rest = kept.plan(tmp_path, log, checkpoint=None, source={"from": json.dumps(before.place)})
+    Runner(spark, rest, IotSphereSource)(watch)
+    assert max(seen) == 100
 
 
 def test_once_is_ended_at_once(spark: SparkSession, tmp_path: Path) -> None:
