@@ -17,7 +17,7 @@ from iotsphere.cli.spark import code_of
 from iotsphere.cli.spark_screen import line_of
 from iotsphere.drivers.spark.jobs import JOBS
 from iotsphere.drivers.spark.progress import Progress
-from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed, RequestInvalid
+from iotsphere.entities.errors import JobFailed, LogUnavailable, MessagesMissed, RequestInvalid, Unavailable
 
 from .support.command_line import iotsphere_command, running
 from .support.gateway import ROOT, Gateway
@@ -51,6 +51,9 @@ async def test_jobs_and_their_options_are_listed() -> None:
         (("lake", "--log", "memory"), "request_invalid: a log in memory is read by its gateway alone"),
         (("lake", "--from", "-1h", "--to", "-1d"), "request_invalid: from='-1h' lies behind to='-1d': exchange them"),
         (("lake", "--output", "/proc/x"), "request_invalid: nothing can be written in /proc/x"),
+        (("lake", "--output", "s3://b/lake"), "request_invalid: --output s3://b/lake is an address, and results are"),
+        (("lake", "--maintain", "--output", "abfss://c@a/lake"), "request_invalid: --output abfss://c@a/lake is an"),
+        (("lake", "--checkpoint", "hdfs://h:1/c"), "request_invalid: --checkpoint hdfs://h:1/c is an address"),
         (("lake", "--checkpoint", "/etc/hostname"), "request_invalid: nothing can be written in /etc/hostname"),
         (("lake", "--source", "rows=messages"), "request_invalid: a job takes readings, not messages"),
         (("lake", "--conf", "spark.master=foo"), "request_invalid: spark.master is no setting for --conf"),
@@ -98,6 +101,13 @@ def test_exit_codes() -> None:
     assert [code_of(error) for error in errors] == [1, 2, 3, 4]
 
 
+async def test_the_help_says_with_which_code_a_run_that_was_stopped_ends() -> None:
+    """A stream goes on where it was; a single pass did not do its work, and ends with Unavailable."""
+    told = " ".join((await iotsphere_command("spark", "--help")).split())
+    assert "0 done, or with a checkpoint stopped on request; 1 try again, also where a run without a checkpoint" in told
+    assert code_of(Unavailable("it was stopped before it was done: run it again")) == 1
+
+
 def test_progress_is_one_line() -> None:
     progress = Progress()
     assert line_of(progress, 1) == "waiting for messages"
@@ -107,9 +117,19 @@ def test_progress_is_one_line() -> None:
     assert line_of(progress, 20) == "reading 1,891 messages, 20 s"
     progress.step, progress.tasks = 3, (20, 28)
     assert line_of(progress, 45) == "reading 1,891 messages, step 3, 20 of 28 tasks, 45 s"
+    progress.rows, progress.rate = 4_000, 123.4
+    assert line_of(progress, 46) == (
+        "reading 1,891 messages, 4,000 rows read, 123 rows a second, step 3, 20 of 28 tasks, 46 s"
+    )
+
+
+def test_progress_of_a_stream_is_one_line_too() -> None:
+    progress = Progress()
     source = {"startOffset": '{"a":[1,0]}', "endOffset": '{"a":[1,1500]}', "latestOffset": '{"a":[1,2000]}'}
     progress.batch({"sources": [source], "numInputRows": 3000, "durationMs": {"triggerExecution": 2000}})
-    assert line_of(progress, 60) == "batch 1  1,500 messages  3,000 rows  1,500 a second  500 waiting"
+    assert line_of(progress, 60) == "batch 1  1,500 messages  3,000 rows  1,500 rows a second  500 waiting"
+    progress.batch({"sources": [source], "numInputRows": 0, "durationMs": {"triggerExecution": 1000}})
+    assert (progress.rate, progress.pace) == (1_500, 1_000), "rows of the last batch that had some; messages of all"
 
 
 @pytest.mark.slow
@@ -157,3 +177,12 @@ async def test_a_browser_sees_the_fleets_summary_and_the_job_stops_when_told(tmp
         summary = json.loads(out)
         assert (summary["job"], summary["ended"], summary["messages"]) == ("status", "stopped on request", 3)
         assert summary["summaries"] == len(messages)
+        assert isinstance(summary["rate"], int), "few messages may be none a second"
+
+        once = [word for word in words if word != "--follow"]
+        async with running(*once, "--conf", "spark.sql.shuffle.partitions=1", "--json") as job, asyncio.timeout(240):
+            out, err = await job.communicate()
+        assert job.returncode == 0, err.decode()
+        summary = json.loads(out)
+        assert (summary["ended"], summary["messages"], summary["rows"], summary["lag"]) == ("done", 3, 6, 0)
+        assert (summary["summaries"], type(summary["rate"])) == (1, int)

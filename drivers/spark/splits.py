@@ -94,6 +94,30 @@ class Losses(NamedTuple):
             (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
+def noted(folder: str) -> dict[Path, int]:
+    """The notes of gaps in a folder, and when each was written last (ns): what is noted later can be told from them."""
+    return {path: path.stat().st_mtime_ns for path in Path(folder).glob("*.json")} if folder else {}
+
+
+def passed_over(folder: str, before: Mapping[Path, int]) -> int:
+    """How many messages the gaps have that were noted since; one that several share counts once.
+
+    A gap of which nobody knows how far it reaches counts as one message.
+    """
+    fresh = [path for path, written in noted(folder).items() if before.get(path) != written]
+    gaps = [json.loads(path.read_text(encoding="utf-8")) for path in fresh]
+    found, ends = 0, dict[str, int]()
+    for gap in sorted(gaps, key=lambda gap: int(gap["first"])):
+        first, last, partition = gap["first"], gap["last"], gap["partition"]
+        if last < first:
+            found += 1
+            continue
+        end = ends.get(partition, first - 1)
+        found += max(0, last - max(end, first - 1))
+        ends[partition] = max(end, last)
+    return found
+
+
 def read_split(
     split: Split, opening: Callable[[], LogRanges], form: Format, losses: Losses
 ) -> Iterator[pa.RecordBatch]:

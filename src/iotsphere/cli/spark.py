@@ -16,13 +16,14 @@ from ..drivers.spark.jobs import JOBS
 from ..entities.errors import IotSphereError, JobFailed, MessagesMissed, RequestInvalid, Unavailable
 from ..logs import harmless
 from ..settings import Settings
-from .console import AsJson, Data, LogUrl, Token, err, gateway_of, out, settings_of
-from .spark_checks import check
+from .console import AsJson, Data, LogUrl, Token, err, gateway_of, settings_of
+from .spark_checks import check, check_folders
+from .spark_summary import say, summary
 
 if TYPE_CHECKING:
     from ..containers.spark import Outlets
     from ..drivers.spark.jobs import Job
-    from ..drivers.spark.runner import Plan, Runner
+    from ..drivers.spark.runner import Plan
 
 # From here on a range is worth compiling Spark well.
 MANY: Final = 100_000
@@ -57,7 +58,11 @@ class Asked:
 def spark(
     job: Annotated[str | None, typer.Argument(help="Which job; --list shows them all")] = None,
     start: Annotated[
-        str, typer.Option("--from", help="earliest, latest, an ISO time, a time ago such as -2h, a cursor, or offsets")
+        str,
+        typer.Option(
+            "--from",
+            help="earliest, latest, an ISO time or a time ago such as -2h (of reception), a cursor, or offsets",
+        ),
     ] = "earliest",
     end: Annotated[str, typer.Option("--to", help="As --from; where a single pass ends")] = "latest",
     follow: Annotated[bool, typer.Option("--follow", help="Go on for ever with what comes in")] = False,
@@ -95,10 +100,11 @@ def spark(
     Examples:  iotsphere spark rollup --from -2h   |   iotsphere spark lake --follow   |   iotsphere spark --list
 
     With --checkpoint but without --follow, it does what is new since the last time and ends. Ctrl-C stops between two
-    batches; nothing is lost or done twice.
+    batches, and a run without a checkpoint at once; nothing is lost or done twice.
 
-    Exit codes: 0 done, or stopped on request; 1 try again; 2 refused; 3 messages are gone, and the range is said; 4 the
-    job failed; 5 with --lag: retention will soon pass what waits for a job.
+    Exit codes: 0 done, or with a checkpoint stopped on request; 1 try again, also where a run without a checkpoint was
+    stopped; 2 refused; 3 messages are gone, and the range is said; 4 the job failed; 5 with --lag: retention will soon
+    pass what waits for a job.
     """
     asked = Asked(
         start=start, end=end, follow=follow, checkpoint=checkpoint, migrate=migrate, master=master, domain=domain,
@@ -134,6 +140,7 @@ def code_of(error: IotSphereError) -> int:
 def _run(job: Job, settings: Settings, asked: Asked) -> None:
     from ..containers.spark import Outlets, database_of, log_of, runs_of, sink_of
 
+    check_folders(asked)
     log = log_of(settings)
     folder = settings.data.resolve() / "spark"
     values = job.settings(asked.options)
@@ -150,7 +157,7 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
         if asked.maintain:
             if job.maintain is None:
                 raise RequestInvalid(f"{job.name} keeps nothing that needs upkeep: leave --maintain out")
-            _say({"job": job.name, **job.maintain(make_run("", False))}, asked.as_json)
+            say({"job": job.name, **job.maintain(make_run("", False))}, asked.as_json)
             return
         from ..drivers.spark.runner import Plan
 
@@ -171,10 +178,14 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
 def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bool) -> None:
     from ..drivers.spark.runner import Runner
     from ..drivers.spark.session import close_session, open_session
+    from ..drivers.spark.source import read_options
+    from ..drivers.spark.splits import noted, passed_over
     from ..spark import IotSphereSource
     from .spark_screen import Screen, stop_on_signals, told_where
 
     begun = time.monotonic()
+    losses = read_options(plan.source).losses.folder
+    before = noted(losses)
     said = None if asked.debug else folder / "work" / f"{plan.job.name}.log"
     with Screen(plan.job.name, quiet=asked.as_json) as screen, told_where(said):
         screen.say("starting Spark")
@@ -184,49 +195,11 @@ def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bo
         try:
             runner = Runner(spark, plan, IotSphereSource)
             with stop_on_signals(runner):
-                progress = runner(screen.show)
+                runner(screen.show)
         finally:
             close_session(spark)
-    _say(
-        _summary(runner, plan, outlets, time.monotonic() - begun) | dict(sorted(progress.counts.items())), asked.as_json
-    )
-
-
-def _summary(runner: Runner, plan: Plan, outlets: Outlets, seconds: float) -> dict[str, Any]:
-    progress, output = runner.progress, outlets.output
-    found: dict[str, Any] = {
-        "job": plan.job.name,
-        "ended": "stopped on request" if runner.stopped else "done",
-        "messages": progress.messages,
-        "rows": progress.rows or None,
-        "batches": progress.batches,
-        "seconds": round(seconds, 1),
-        "lag": progress.lag,
-        "lost": _lost(Path(plan.source["lossesFolder"])) or None,
-        "output": str(output) if output.exists() else None,
-        "documents": f"{plan.job.documents} in {outlets.documents}" if plan.job.documents else None,
-        "page": str(output / plan.job.page) if plan.job.page and (output / plan.job.page).exists() else None,
-        "checkpoint": str(plan.checkpoint) if plan.checkpoint else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _lost(folder: Path) -> int:
-    """How many messages were gone and passed over, as failOnDataLoss=false allows."""
-    noted = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
-    return sum(max(1, gap["last"] - gap["first"] + 1) for gap in noted)
-
-
-def _say(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found))
-        return
-    width = max(map(len, found))
-    for name, value in found.items():
-        shown = f"{value:,}" if isinstance(value, int) else str(value)
-        out.print(
-            f"[bold]{name.replace('_', ' '):<{width}}[/]  {escape(harmless(shown))}", highlight=False, soft_wrap=True
-        )
+    lost = passed_over(losses, before)
+    say(summary(runner, plan, outlets, seconds=time.monotonic() - begun, lost=lost), asked.as_json)
 
 
 def _list(job: str | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
     from .spark import Asked
 
 MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
+# An address as a path: of its two slashes, one is left.
+ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)/+(.*)")
+
+
+def check_folders(asked: Asked) -> None:
+    """Refuse addresses where a folder belongs: they would be folders of such a name. Raises RequestInvalid."""
+    for option, folder in (("--output", asked.output), ("--checkpoint", asked.checkpoint)):
+        if folder is not None and (found := ADDRESS.fullmatch(str(folder))):
+            raise RequestInvalid(
+                f"{option} {found[1]}//{found[2]} is an address, and results are written to folders alone: name a folder "
+                "of this machine, or mount the store and name the folder where it is"
+            )
 
 
 def check(plan: Plan, asked: Asked, outlets: Outlets) -> int | None:

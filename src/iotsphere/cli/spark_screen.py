@@ -63,6 +63,8 @@ def line_of(progress: Progress, seconds: float) -> str:
     if progress.batches == 0 and progress.range is not None:
         done, total = progress.tasks
         parts = [f"reading {progress.range:,} messages"]
+        if progress.rows:
+            parts += [f"{progress.rows:,} rows read", f"{progress.rate:,.0f} rows a second"]
         if progress.step:
             parts.append(f"step {progress.step}")
         if total:
@@ -73,7 +75,7 @@ def line_of(progress: Progress, seconds: float) -> str:
     parts = [f"batch {progress.batches:,}", f"{progress.messages:,} messages"]
     if progress.rows:
         parts.append(f"{progress.rows:,} rows")
-    parts.append(f"{progress.rate:,.0f} a second")
+    parts.append(f"{progress.rate:,.0f} rows a second")
     if progress.lag is not None:
         parts.append(f"{progress.lag:,} waiting")
     return "  ".join(parts)
@@ -99,14 +101,15 @@ def told_where(said: Path | None) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals(runner: Runner) -> Iterator[None]:
-    """Let the first Ctrl-C or TERM stop the run between two batches, and the second one end it at once."""
+    """Let the first Ctrl-C or TERM stop the run, where it can between two batches, and the second one end it at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_DFL)
-        err.print("stopping after this batch; once more ends it at once", style="yellow")
+        err.print(f"stopping{after}; once more ends it at once", style="yellow")
         runner.stop()
 
+    after = " after this batch" if runner.in_batches else ""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     for each in before:
         signal.signal(each, stop)

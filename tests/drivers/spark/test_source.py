@@ -15,7 +15,7 @@ from iotsphere.adapters import cursor
 from iotsphere.drivers.clock import SystemClock
 from iotsphere.drivers.spark.places import offsets, places, resolve, shared
 from iotsphere.drivers.spark.source import LogReader, LogStreamReader, borders, read_options
-from iotsphere.drivers.spark.splits import Split, divided
+from iotsphere.drivers.spark.splits import Losses, Split, divided, noted, passed_over
 from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import Retention
 from iotsphere.entities.cursor import Cursor
@@ -222,6 +222,26 @@ def test_what_retention_has_passed_is_an_error_with_its_range(tmp_path: Path) ->
     noted = [json.loads(path.read_text()) for path in (tmp_path / "losses").glob("*.json")]
     assert len(noted) == 4
     assert sum(one["last"] - one["first"] + 1 for one in noted) + len(found) == 400
+
+
+def test_what_a_run_passes_over_counts_once_and_is_no_loss_of_the_next_run(tmp_path: Path) -> None:
+    folder, losses = str(tmp_path / "losses"), Losses(False, str(tmp_path / "losses"))
+    assert noted("") == noted(folder) == {}
+    losses.meet(Gap(P[0], 1, 100, "retention"))
+    assert passed_over(folder, {}) == 100
+    before = noted(folder)
+    assert passed_over(folder, before) == 0
+    for gap in (
+        Gap(P[0], 1, 100, "retention"),
+        Gap(P[0], 1, 150, "retention"),
+        Gap(P[0], 121, 160, "corrupt"),
+        Gap(P[0], 171, 180, "retention"),
+        Gap(P[1], 1, 7, "retention"),
+        Gap(P[2], 5, 4, "rebuilt"),  # nobody knows how far
+    ):
+        losses.meet(gap)
+    assert passed_over(folder, before) == 160 + 10 + 7 + 1
+    assert len(noted(folder)) == 6, "they stay"
 
 
 def test_a_log_that_is_away_is_waited_for_and_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
