@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Final, NamedTuple
@@ -154,12 +155,30 @@ def table(points: Sequence[Point]) -> Section:
     )  # fmt: skip
     notes = [
         "Each batch is what all batches before it held, and more. *Of the first*: the seconds a million, as a multiple of "
-        "those of the job's smallest batch. At 1 or below, growth is linear or better.",
+        "those of the job's smallest batch, which also pays for what each batch begins with. Growth is linear from one size "
+        "to the next where the seconds a million are the same, and better where they are fewer.",
+        *_steepest(points),
         f"{DEVICES} devices with {len(METRICS)} metrics each, a message every 5 seconds: a larger batch is a longer time.",
         "rollup: every row of minutes, hours and days, kept nowhere. lake: on the disk, files joined and sorted by the "
         "upkeep.",
     ]
     return Section("spark-growth", "", HEADINGS, cells, tuple(notes), picture=(PICTURE, CAPTION, _drawn(points)))
+
+
+def _steepest(points: Sequence[Point]) -> Iterator[str]:
+    """A sentence for each job about the step between two sizes that cost most by the clock."""
+    for job in JOBS:
+        own = [point for point in points if point.job == job]
+        if len(own) < 2:
+            continue
+        before, after = max(pairwise(own), key=lambda step: step[1].wall / step[0].wall)
+        seconds, cpu = after.cost.wall / before.cost.wall, after.cost.cpu / before.cost.cpu
+        times = after.rows / before.rows
+        growth = "more" if seconds > times else "no more"
+        yield (
+            f"The steepest step of {job}, from {before.rows:,} to {after.rows:,} readings: {times:.1f} times as many took "
+            f"{seconds:.1f} times the seconds, {growth} than linear, and {cpu:.1f} times the CPU."
+        )
 
 
 def _drawn(points: Sequence[Point]) -> str:
