@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -38,7 +38,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What lies in `iotsphere.json`. ``start``: offsets to begin with, where this generation goes on after another."""
+    """What lies in `iotsphere.json`. ``start``: offsets to begin with, where this generation goes on after another.
+
+    ``since``: the time (ms) that the job was first asked to begin with, None for the log's beginning and for offsets.
+    """
 
     job: str
     version: int
@@ -47,15 +50,20 @@ class Note:
     source: Mapping[str, str]
     application: str
     start: Offsets | None = None
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An open checkpoint. ``location``: for Spark. ``start``: where a new generation begins, None for the caller's."""
+    """An open checkpoint. ``location``: for Spark. ``start``: where a new generation begins, None for the caller's.
+
+    ``since``: what the note says of it.
+    """
 
     location: Path
     application: str
     start: Offsets | None
+    since: int | None = None
 
     @property
     def begun(self) -> bool:
@@ -64,16 +72,19 @@ class Checkpoint:
 
 
 @contextmanager
-def opened(folder: Path, identity: Identity, migrate: Callable[[Path], Offsets] | None = None) -> Iterator[Checkpoint]:
+def opened(
+    folder: Path, identity: Identity, migrate: Callable[[Path], Offsets] | None = None, since: int | None = None
+) -> Iterator[Checkpoint]:
     """The checkpoint of a folder, made where there is none; nobody else can use it meanwhile.
 
-    ``migrate``: what to begin a new generation with when the old one does not fit; None to refuse. Raises Conflict for
+    ``migrate``: what to begin a new generation with when the old one does not fit; None to refuse. ``since``: the time
+    that a new checkpoint begins with. Raises Conflict for
     a checkpoint of other options, version or job, and Unavailable while another process uses it.
     """
     with _locked(folder):
         known = generation(folder)
         if known is None:
-            note = _new(identity, None)
+            note = replace(_new(identity, None), since=since)
             location = folder / f"{_next(folder)}-v{identity.version}"
         else:
             location, note = known
@@ -83,7 +94,7 @@ def opened(folder: Path, identity: Identity, migrate: Callable[[Path], Offsets] 
                 note = _new(identity, migrate(location))
                 location = folder / f"{_next(folder)}-v{identity.version}"
         _write(location, note)
-        yield Checkpoint(location, note.application, note.start)
+        yield Checkpoint(location, note.application, note.start, note.since)
 
 
 def generation(folder: Path) -> tuple[Path, Note] | None:

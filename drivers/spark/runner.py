@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ...adapters.timestamps import iso
 from ...entities.errors import IotSphereError, RequestInvalid, Unavailable
 from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
@@ -134,12 +135,13 @@ class Runner:
 
     def _once(self, stages: Stages) -> None:
         """Read the range, which is settled first, and write what comes out."""
-        job, wanted = self._plan.job, read_options(self._plan.source)
+        job = self._plan.job
+        wanted, since = self._begins(following=False)
         start, end = map(places.offsets, borders(self._kind.opening, wanted))
         self.progress.range = distance(start, end)
         settled = {**self._plan.source, "from": json.dumps(start), "to": json.dumps(end)}
         readings = self._spark.read.format("iotsphere").options(**self._shape(settled, wanted)).load()
-        run = replace(self._plan.make_run(f"{job.name}-{uuid4()}", False), borders=(start, end))
+        run = replace(self._plan.make_run(f"{job.name}-{uuid4()}", False), borders=(start, end), since=since)
         begun = time.monotonic()
         counts = self._keep(readings, run, 0)
         done = self.progress
@@ -154,10 +156,10 @@ class Runner:
         job = self._plan.job
         if not job.follows:
             raise RequestInvalid(f"{job.name} looks at a whole range at once: leave --follow and --checkpoint out")
-        wanted = read_options(self._plan.source)
-        with self._opened(folder, wanted) as checkpoint:
-            run = self._plan.make_run(checkpoint.application, True)
-            source = dict(self._plan.source)
+        wanted, since = self._begins(following=True)
+        with self._opened(folder, wanted, since) as checkpoint:
+            run = replace(self._plan.make_run(checkpoint.application, True), since=checkpoint.since)
+            source = {**self._plan.source, "from": wanted.start}
             if checkpoint.start is not None:
                 source["from"] = json.dumps(checkpoint.start)
             source.pop("to", None)
@@ -171,6 +173,15 @@ class Runner:
                         raise
                 else:
                     return
+
+    def _begins(self, *, following: bool) -> tuple[Wanted, int | None]:
+        """What to read, from early enough for whole rows where the job has such, and the time (ms) that was asked for."""
+        wanted, job, now = read_options(self._plan.source), self._plan.job, time.time_ns() // 1_000_000
+        since = now if following and wanted.start == "latest" else places.time_of(wanted.start, now)
+        if job.whole_from is None or since is None:
+            return wanted, None
+        options = self._plan.make_run("", following).options
+        return replace(wanted, start=iso(job.whole_from(options, since))), since
 
     def _shape(self, source: Mapping[str, str], wanted: Wanted) -> Mapping[str, str]:
         """The options of the source: where the job reads by itself, it is only told what to read."""
@@ -186,7 +197,7 @@ class Runner:
             return job.direct(Unread(part, self._reading), run, number)
         return job.write(part if done else job.transform(part, run), run, number)
 
-    def _opened(self, folder: Path, wanted: Wanted) -> AbstractContextManager[Checkpoint]:
+    def _opened(self, folder: Path, wanted: Wanted, since: int | None) -> AbstractContextManager[Checkpoint]:
         job = self._plan.job
         run = self._plan.make_run("", True)
         identity = Identity(
@@ -203,7 +214,7 @@ class Runner:
                     return places.offsets(borders(self._kind.opening, wanted)[0])
                 return checkpoints.rewound(ranges, found, job.rewind_s) if job.stateful else found
 
-        return opened(folder, identity, migrate if self._plan.migrate else None)
+        return opened(folder, identity, migrate if self._plan.migrate else None, since)
 
     def _start(self, readings: DataFrame, run: Run, checkpoint: Checkpoint) -> StreamingQuery:
         job = self._plan.job

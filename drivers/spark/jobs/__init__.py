@@ -69,7 +69,8 @@ class Run:
     one, and each batch run too, so a sink that remembers (application, batch) skips nothing that it has not got.
     ``following``: in stream. ``output``: file or folder for results. ``database``: ``mongodb://…/NAME``, or the folder
     of the embedded one. ``announce``: publishes results, returns how many were new; raises Unavailable. ``borders``:
-    where what a single pass reads begins and ends, None in a stream.
+    where what a single pass reads begins and ends, None in a stream. ``since``: the time (ms) that the run was first asked
+    to begin with, None for the log's beginning, for offsets, and where the job does not care.
     """
 
     options: Options
@@ -79,6 +80,7 @@ class Run:
     database: str
     announce: Callable[[Iterable[Announcement]], int] = _tell_nobody
     borders: tuple[Offsets, Offsets] | None = None
+    since: int | None = None
 
     @property
     def publishing(self) -> bool:
@@ -121,8 +123,9 @@ class Job:
     ``tick`` is called every few seconds in a stream, never at the same time as ``write``, also when nothing arrives.
     ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
     depends on. ``rewind_s``: how far a stateful job goes back where a checkpoint of another form is migrated: as long as
-    anything stays open. ``publishes``: it announces results, so it needs a gateway. ``output``: the default place of
-    the results in the data folder. ``page``: the file in it that one opens. ``documents``: the collection of those that
+    anything stays open. ``whole_from(options, time)``: from when on (ms) it is to read for whole rows of a time.
+    ``publishes``: it announces results, so it needs a gateway; ``alarms``: in a stream only, beside documents.
+    ``output``: the default place of the results in the data folder. ``page``: the file in it that one opens. ``documents``: the collection of those that
     it keeps.
     """
 
@@ -138,7 +141,9 @@ class Job:
     rules: Callable[[Options], object] = _no_rules
     state_options: tuple[str, ...] = ()
     rewind_s: float = 2 * 86_400
+    whole_from: Callable[[Options, int], int] | None = None
     publishes: bool = False
+    alarms: bool = False
     output: str = ""
     page: str = ""
     documents: str = ""

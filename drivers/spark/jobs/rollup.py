@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ....entities.analytics.calendar import MINUTE_US, parse_zones
+from ....entities.analytics.calendar import MINUTE_US, days, parse_zones
 from ....entities.analytics.counter import CounterRule
 from ....entities.errors import RequestInvalid
-from ..folds import BUCKET, Moment, bucket, folded, timed
-from ..rollups.fold import MINUTE, NAMES, Rules, step
+from ..folds import BUCKET, NEWEST_US, Moment, bucket, folded, timed
+from ..rollups.fold import LATE, MINUTE, NAMES, Rules, step
 from ..rollups.points import DUPLICATE, UNTRUSTED, Points
 from ..rollups.rows import ARROW, RAW, named, table_of
 from ..rollups.state import State
@@ -46,10 +46,20 @@ OPTIONS: Final = (
 )
 
 
-def rules_of(given: Options) -> Rules:
-    """What the options say. Raises RequestInvalid."""
+def rules_of(given: Options, since: int | None = None) -> Rules:
+    """What the options say. ``since``: ms, the time that the run begins with. Raises RequestInvalid."""
     counters = dict(_counter(part.strip()) for part in str(given["counters"]).split(",") if part.strip())
-    return Rules(int(given["lateness_minutes"]) * MINUTE_US, counters, parse_zones(str(given["zones"])))
+    begin = None if since is None else since * 1_000
+    return Rules(int(given["lateness_minutes"]) * MINUTE_US, counters, parse_zones(str(given["zones"])), begin)
+
+
+def whole_from(given: Options, since: int) -> int:
+    """Where to begin reading (ms), so that the rows of the days that lie around a time are whole, in every zone.
+
+    Clocks that are ahead, as far as they are believed, put readings into a day that come before it begins.
+    """
+    zones = {"UTC", *(zone for _, zone in rules_of(given).zones.patterns)}
+    return (min(days(since * 1_000, since * 1_000, zone)[0] for zone in zones) - NEWEST_US) // 1_000
 
 
 def _counter(text: str) -> tuple[str, CounterRule]:
@@ -68,7 +78,7 @@ def _counter(text: str) -> tuple[str, CounterRule]:
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:
     """The rows of all buckets that the readings change. In a batch run, those are all there are."""
-    rules = rules_of(run.options)
+    rules = rules_of(run.options, run.since)
 
     def fold(before: bytes | None, table: pa.Table, moment: Moment) -> tuple[bytes, pa.Table]:
         state = State.load(before)
@@ -123,12 +133,25 @@ def changed_rows(state: State, rules: Rules, table: pa.Table, whole: bool) -> pa
 
 
 def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  what is set is the same in each batch
-    """Set the rows in the database. Rows of minutes go after their time, unless somebody asked for them by a batch run."""
-    days = int(run.options["keep_minutes_days"]) if run.following else 0
-    return keep(result, run.database, COLLECTION, partial(_documents, timedelta(days=days)))
+    """Set the rows in the database. Rows of minutes go after their time, unless somebody asked for them by a batch run.
+
+    What a single pass reads of days before its first one is in rows that it does not know as a whole: it is counted.
+    """
+    if run.following:
+        kept = timedelta(days=int(run.options["keep_minutes_days"]))
+        return keep(result, run.database, COLLECTION, partial(_documents, kept))
+    result = result.persist()
+    try:
+        counts = keep(
+            result.where(F.col("resolution") != NAMES[LATE]), run.database, COLLECTION, partial(_documents, None)
+        )
+        before = result.where(F.col("resolution") == NAMES[LATE]).agg(F.sum("count")).first()
+    finally:
+        result.unpersist()
+    return {**counts, "of_days_before": before[0]} if before is not None and before[0] else counts
 
 
-def _documents(minutes_kept: timedelta, rows: pa.RecordBatch) -> list[Kept]:
+def _documents(minutes_kept: timedelta | None, rows: pa.RecordBatch) -> list[Kept]:
     """The documents of rows. Fields that a row does not have are left out."""
     made = []
     columns = {name: listed(rows.column(name)) for name in rows.schema.names}
@@ -155,4 +178,5 @@ JOB: Final = Job(
     documents=COLLECTION,
     rules=rules_of,
     state_options=("lateness_minutes", "zones", "counters"),
+    whole_from=whole_from,
 )

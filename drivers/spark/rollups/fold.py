@@ -31,11 +31,15 @@ MOST_POINTS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """``lateness_us``: how long readings wait for older ones. ``counters``: by metric. ``zones``: for days."""
+    """``lateness_us``: how long readings wait for older ones. ``counters``: by metric. ``zones``: for days.
+
+    ``since``: an instant of the first day whose rows are whole; what was measured before that day is late. None: all are.
+    """
 
     lateness_us: int = 30 * MINUTE_US
     counters: Mapping[str, CounterRule] = field(default_factory=dict)
     zones: Zones = field(default_factory=Zones)
+    since: int | None = None
 
 
 class Rows(NamedTuple):
@@ -50,6 +54,12 @@ def step(rules: Rules, state: State, fresh: Points, received: Ints, *, whole: bo
 
     ``fresh.series``: indexes in ``state.names``. ``received``: when each came, µs.
     """
+    if rules.since is not None:
+        first = _first_days(rules, state.names)
+        state.frontier = np.maximum(state.frontier, first)
+        # What came before that day and was measured before it was read only to find clocks that are ahead.
+        known = np.maximum(fresh.at, received) >= first[fresh.series]
+        fresh, received = fresh.take(known), received[known]
     on_time = fresh.at >= state.frontier[fresh.series]
     rows = _count_late(rules, state, fresh.take(~on_time))
     clock = _hear(state, fresh, received)
@@ -63,6 +73,14 @@ def step(rules: Rules, state: State, fresh: Points, received: Ints, *, whole: bo
         Aggregates(*(np.concatenate(column) for column in zip(*(row.groups for row in rows), strict=True))),
         [np.concatenate(column) for column in zip(*(row.percentiles for row in rows), strict=True)],
     )
+
+
+def _first_days(rules: Rules, names: list[str]) -> Ints:
+    """Where the first day begins whose rows are whole, for each series."""
+    assert rules.since is not None
+    zones = [rules.zones.of(name.split("/", 2)[1]) if rules.zones.patterns else "UTC" for name in names]
+    starts = {zone: days(rules.since, rules.since, zone)[0] for zone in set(zones)}
+    return np.array([starts[zone] for zone in zones], np.int64)
 
 
 def _count_late(rules: Rules, state: State, points: Points) -> list[Rows]:

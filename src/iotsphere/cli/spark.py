@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MANY: Final = 100_000
 MISSED: Final = 3
 FAILED: Final = 4
+NOWHERE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,8 @@ def spark(
         str | None, typer.Option(help="mongodb://HOST:PORT/NAME [default: a file in the data folder]")
     ] = None,
     gateway: Annotated[
-        str | None, typer.Option(help="ws://HOST:PORT to publish results to [default: the one on the data folder]")
+        str | None,
+        typer.Option(help="ws://HOST:PORT to publish results to, or none [default: that on the data folder]"),
     ] = None,
     token: Token = None,
     output: Annotated[
@@ -228,12 +230,20 @@ def _load(job: str) -> Job:
 
 
 def _gateway(job: Job, settings: Settings, asked: Asked) -> tuple[str, str] | None:
-    """Where to publish; None when no gateway runs and the job can do without."""
+    """Where to publish; None for nowhere, which is to be asked for where alerts would be told."""
+    if asked.gateway == NOWHERE:
+        if job.publishes:
+            raise RequestInvalid(f"{job.name} does nothing but publish: leave --gateway {NOWHERE} out")
+        return None
     try:
         return gateway_of(settings.data, asked.gateway, asked.token, "websocket")
-    except Unavailable:
+    except Unavailable as error:
         if job.publishes:
             raise
+        if job.alarms and (asked.follow or asked.checkpoint):
+            raise Unavailable(
+                f"{error.message}; or add --gateway {NOWHERE}, and alerts are kept in the database but told nobody"
+            ) from error
         return None
 
 

@@ -98,6 +98,28 @@ def test_what_comes_later_is_counted_and_changes_no_row() -> None:
     assert len(state.points.at) == 1
 
 
+def test_a_run_that_begins_within_a_day_makes_whole_rows_of_that_day_and_counts_what_is_older() -> None:
+    rules = Rules(since=START + 30 * HOUR, zones=parse_zones("d2=Europe/Berlin"))
+    border, berlin = START + 24 * HOUR, START + 23 * HOUR
+    ahead = Given(border + MINUTE, 2, 2, received=border - MINUTE)  # its clock is ahead, so it came the day before
+    sent = [Given(border, 3, 3), Given(border + 5 * HOUR, 4, 4)]
+    before = [Given(border - 3 * MINUTE, 1, 1)]  # read only to find such as that one
+    late = [Given(border - 2 * HOUR, 9, 5, received=border + HOUR)]
+    there = [Given(berlin, 7, 6, "iotsphere/d2/t"), Given(berlin - SECOND, 8, 7, "iotsphere/d2/t", received=border)]
+    for rows in (
+        whole([*before, ahead, *sent, *late, *there], rules),
+        streamed([before, [ahead], sent, late, there], rules)[0],
+    ):
+        days = {key: (row["readings"], row["total"]) for key, row in rows.items() if key[1] in ("1d", "late")}
+        assert days == {
+            (SERIES, "1d", border): (3, 9.0),
+            (SERIES, "late", START): (1, 9.0),
+            ("iotsphere/d2/t", "1d", berlin): (1, 7.0),
+            ("iotsphere/d2/t", "late", berlin - 24 * HOUR): (1, 8.0),
+        }
+        assert min(start for _, resolution, start in rows if resolution in ("1m", "1h")) == berlin
+
+
 def test_a_device_that_comes_back_loses_nothing_while_others_go_on() -> None:
     others = [Given(START + hour * HOUR, hour, hour, "iotsphere/d2/t") for hour in range(30)]
     backlog = [
