@@ -224,13 +224,15 @@ async def test_health_shows_that_the_ledger_balances(stage: Stage) -> None:
 async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) -> None:
     page = await stage.sign_in("#/devices/station-1")
     await page.wait_for_function("() => document.querySelector('[data-metric=temperature]')?.series.values.length > 80")
-    await page.select_option("[aria-label=Speed]", "2")
+    await page.select_option("[aria-label=Speed]", "1")
     await page.locator("[aria-label=Time]").evaluate(
         "(slider) => { slider.value = -6; slider.dispatchEvent(new Event('change')); }"
     )
     clock = page.locator("[data-clock]")
     await expect(page.locator(".rewind.past")).to_be_visible()
     await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
+    await expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    await page.select_option("[aria-label=Speed]", "5")
     await expect(clock).to_have_attribute("data-clock", "live")  # it has caught up by itself
     await expect(page.locator(".rewind.past")).to_have_count(0)
     values = await page.evaluate("document.querySelector('[data-metric=temperature]').series.values")
@@ -248,7 +250,7 @@ async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Sta
     await page.click(".send button.primary")
     await expect(page.locator(".life").first).to_have_attribute("data-state", "succeeded")
     sent = await page.locator(".life").count()
-    await page.select_option("[aria-label=Speed]", "5")
+    await page.select_option("[aria-label=Speed]", "1")
     await page.locator("[aria-label=Time]").evaluate(
         "(slider) => { slider.value = -14; slider.dispatchEvent(new Event('change')); }"
     )

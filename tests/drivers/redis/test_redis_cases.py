@@ -20,6 +20,8 @@ from tests.contracts.records import BEGINNING, CHANNELS, DOMAIN, P0, P1, ids, re
 from tests.contracts.work_queue import GROUP, attempts, places
 from tests.support.servers import Server
 
+from .patience import PATIENT
+
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -28,7 +30,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def log(redis_server: Server, clock: ManualClock) -> AsyncIterator[RedisMessagingDriver]:
-    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock) as log:
+    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock, options=PATIENT) as log:
         await log.ensure(DOMAIN, CHANNELS)
         yield log
 
@@ -50,7 +52,7 @@ async def test_case_b12_pending_entries_whose_stream_entry_was_trimmed(
     assert len(await RedisWorkQueue(log).take(GROUP, "worker", 5, visibility=1_000)) == 5
     assert by_hand.xtrim(stream(log), maxlen=0) == 5
     assert by_hand.xpending(stream(log), GROUP)["pending"] == 5
-    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock) as restarted:
+    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock, options=PATIENT) as restarted:
         queue = RedisWorkQueue(restarted)
         clock.advance(2_000)
         assert list(await queue.take(GROUP, "worker", 5)) == []
@@ -151,7 +153,7 @@ async def test_a_group_that_another_process_deleted_stays_deleted(
     await queue.create(GROUP, [(P0, BEGINNING)])
     await log.append(records(3))
     assert len(await queue.take(GROUP, "worker", 1)) == 1
-    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock) as other:
+    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock, options=PATIENT) as other:
         await RedisWorkQueue(other).delete(GROUP)
     with pytest.raises(RequestInvalid):
         await queue.take(GROUP, "worker", 1)

@@ -13,18 +13,20 @@ from iotsphere.use_cases.ports.documents import Documents
 from tests.contracts.documents import DocumentsContract, SharedDocumentsContract
 from tests.support.servers import Server
 
+from .patience import PATIENT
+
 
 class RedisDocumentsContract(DocumentsContract, SharedDocumentsContract):
     """Needs the fixture ``server``."""
 
     @pytest.fixture
     async def documents(self, server: Server) -> AsyncIterator[Documents]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", ManualClock()) as log:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", ManualClock(), options=PATIENT) as log:
             yield RedisDocuments(log)
 
     @pytest.fixture
     async def neighbour(self, server: Server) -> AsyncIterator[Documents]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", ManualClock()) as log:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", ManualClock(), options=PATIENT) as log:
             yield RedisDocuments(log)
 
 

@@ -37,10 +37,12 @@ from tests.support.proxy import faulty_proxy
 from tests.support.servers import Server, ask
 from tests.support.waiting import until
 
-BRISK = RedisOptions(timeout=0.5)
+from .patience import PATIENT
+
+BRISK = RedisOptions(timeout=2)  # where the answer never comes
 
 
-def driver(port: int, durability: str = "fsynced", options: RedisOptions = BRISK) -> RedisMessagingDriver:
+def driver(port: int, durability: str = "fsynced", options: RedisOptions = PATIENT) -> RedisMessagingDriver:
     return RedisMessagingDriver(f"redis://127.0.0.1:{port}", SystemClock(), durability, options)
 
 
@@ -97,10 +99,10 @@ async def test_a_caller_may_repeat_an_append_in_doubt_among_others(redis_server:
 
 async def test_a_call_that_arrives_late_is_shut_out(redis_server: Server) -> None:
     """What was sent before the connection broke reaches the server only after the driver asked what became of it."""
-    async with faulty_proxy(redis_server.port) as proxy, driver(proxy.port) as log:
+    async with faulty_proxy(redis_server.port) as proxy, driver(proxy.port, options=BRISK) as log:
         await log.ensure(DOMAIN, CHANNELS)
         first, batch = records(1, minted=True), records(3, minted=True)
-        await log.append(first)
+        await persist(lambda: log.append(first))
         proxy.hold = True
         with pytest.raises(LogUnavailable):
             await log.append(batch)
@@ -114,7 +116,7 @@ async def test_a_call_that_arrives_late_is_shut_out(redis_server: Server) -> Non
 
 async def test_a_frozen_server_is_survived(start_redis: Starter) -> None:
     server = start_redis()
-    async with driver(server.port) as log:
+    async with driver(server.port, options=BRISK) as log:
         await log.ensure(DOMAIN, CHANNELS)
         batch = records(5, minted=True)
         with server.pause(), pytest.raises(LogUnavailable):
@@ -373,18 +375,16 @@ async def test_without_enough_replicas_nothing_is_acknowledged_and_nothing_repea
         deadline = time.monotonic() + 20
         while not client.wait(1, 100):
             assert time.monotonic() < deadline
-    async with driver(primary.port, options=RedisOptions(timeout=1.0, replicas=1)) as log:
+    async with driver(primary.port, options=RedisOptions(timeout=5.0, replicas=1)) as log:
         await log.ensure(DOMAIN, CHANNELS)
         first, batch = records(1, minted=True), records(3, minted=True)
-        await log.append(first)
+        await persist(lambda: log.append(first))
         with replica.pause(), pytest.raises(LogUnavailable, match="0 of 1 replicas"):
             await log.append(batch)
         appended = await persist(lambda: log.append(batch))
         assert offsets(appended.positions) == [2, 3, 4]
         assert ids(await read_all(log)) == names([*first, *batch])
-    async with RedisMessagingDriver(
-        f"redis://127.0.0.1:{replica.port}", SystemClock(), options=RedisOptions(timeout=1.0)
-    ) as copy:
+    async with RedisMessagingDriver(f"redis://127.0.0.1:{replica.port}", SystemClock(), options=PATIENT) as copy:
         assert ids(await read_all(copy)) == names([*first, *batch])
         with pytest.raises(LogUnavailable, match="read only replica"):
             await copy.append(records(1))

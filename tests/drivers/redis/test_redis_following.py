@@ -19,6 +19,8 @@ from iotsphere.entities.position import Partition, Position
 from iotsphere.use_cases.ports.message_log import Slice
 from tests.support.servers import Server
 
+from .patience import PATIENT
+
 P0 = Partition("iotsphere", "telemetry", 0)
 HERE = Position(1, 7)
 
@@ -41,7 +43,9 @@ def test_only_who_stands_still_is_deaf(before: Position | None, place: Position,
 async def test_who_keeps_up_is_never_sent_to_the_log(redis_server: Server) -> None:
     """However busy the log is when somebody looks whether news were lost."""
     clock = SystemClock()
-    async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}/0", clock, "fsynced") as log:
+    async with RedisMessagingDriver(
+        f"redis://127.0.0.1:{redis_server.port}/0", clock, "fsynced", options=PATIENT
+    ) as log:
         await log.ensure("iotsphere", {"telemetry": ChannelSpec(partitions=1)})
         start = (await log.bounds(P0)).last
         async with aclosing(log.follow({P0: start})) as slices:

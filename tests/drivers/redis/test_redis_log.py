@@ -14,18 +14,20 @@ from iotsphere.use_cases.ports.message_log import MessageLog
 from tests.contracts.message_log import MessageLogContract, StoredLogContract, WatchedLogContract
 from tests.support.servers import Server
 
+from .patience import PATIENT
+
 
 class RedisLogContract(MessageLogContract, StoredLogContract, WatchedLogContract):
     """All contracts of logs; needs the fixture ``server``."""
 
     @pytest.fixture
     async def log(self, server: Server, clock: ManualClock) -> AsyncIterator[MessageLog]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock) as log:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock, options=PATIENT) as log:
             yield log
 
     @pytest.fixture
     async def neighbour(self, server: Server, clock: ManualClock) -> AsyncIterator[MessageLog]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock) as neighbour:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock, options=PATIENT) as neighbour:
             yield neighbour
 
     async def damage(self, log: MessageLog, partition: Partition, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import count
 from typing import ClassVar
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from iotsphere.drivers.redis.log import RedisMessagingDriver
-from iotsphere.drivers.redis.options import RedisOptions
 from iotsphere.drivers.redis.queue import RedisWorkQueue
 from iotsphere.use_cases.ports.message_log import MessageLog
 from iotsphere.use_cases.ports.work_queue import WorkQueue
 from tests.contracts.log_machine import LogMachine
 from tests.support.examples import tried
 from tests.support.servers import Server
+
+from .patience import PATIENT
 
 
 class RedisMachine(LogMachine):
@@ -33,7 +35,7 @@ class RedisMachine(LogMachine):
         self._prefix = f"run{next(self.runs)}"
 
     async def open(self) -> tuple[MessageLog, WorkQueue]:
-        url, options = f"redis://127.0.0.1:{self.port}", RedisOptions(prefix=self._prefix)
+        url, options = f"redis://127.0.0.1:{self.port}", replace(PATIENT, prefix=self._prefix)
         log = await self._stack.enter_async_context(RedisMessagingDriver(url, self.clock, options=options))
         return log, RedisWorkQueue(log)
 

@@ -13,13 +13,15 @@ from iotsphere.use_cases.ports.work_queue import WorkQueue
 from tests.contracts.work_queue import WorkQueueContract
 from tests.support.servers import Server
 
+from .patience import PATIENT
+
 
 class RedisWorkQueueContract(WorkQueueContract):
     """Needs the fixture ``server``."""
 
     @pytest.fixture
     async def log(self, server: Server, clock: ManualClock) -> AsyncIterator[RedisMessagingDriver]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock) as log:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{server.port}", clock, options=PATIENT) as log:
             yield log
 
     @pytest.fixture

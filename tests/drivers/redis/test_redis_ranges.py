@@ -18,19 +18,20 @@ from tests.contracts.records import P0
 from tests.support.fixtures import Starter
 from tests.support.servers import Server
 
+from .patience import PATIENT
 from .test_redis_log import RedisLogContract
 
 
 class TestRedisRanges(LogRangesContract):
     @pytest.fixture
     async def log(self, redis_server: Server, clock: ManualClock) -> AsyncIterator[MessageLog]:
-        async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock) as log:
+        async with RedisMessagingDriver(f"redis://127.0.0.1:{redis_server.port}", clock, options=PATIENT) as log:
             yield log
 
     @pytest.fixture
     def ranges(self, log: RedisMessagingDriver, redis_server: Server) -> Iterator[LogRanges]:
         assert log.durability == "fsynced"
-        with RedisRanges(f"redis://127.0.0.1:{redis_server.port}") as ranges:
+        with RedisRanges(f"redis://127.0.0.1:{redis_server.port}", PATIENT) as ranges:
             yield ranges
 
     async def damage(self, log: MessageLog, partition: Partition, offset: int) -> None:

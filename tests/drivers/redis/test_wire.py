@@ -51,16 +51,16 @@ async def test_answers_larger_than_a_read_arrive_whole(shared_redis: Server) -> 
 async def test_an_answer_that_does_not_come_is_a_timeout(shared_redis: Server) -> None:
     async with opened(shared_redis) as wire:
         replies: list[Any] = []
-        with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
-            await wire.exchange([("ECHO", "a"), ("BLPOP", "test-wire-nothing", "0")], replies, 0.05)
+        with pytest.raises(TimeoutError, match="no answer within 2 s"):
+            await wire.exchange([("ECHO", "a"), ("BLPOP", "test-wire-nothing", "0")], replies, 2.0)
         assert replies == [b"a"]
 
 
 async def test_time_runs_anew_with_each_part_of_the_answers(shared_redis: Server) -> None:
     async with opened(shared_redis) as wire:
         replies: list[Any] = []
-        waits = [("BLPOP", "test-wire-nothing", "0.3")] * 4
-        await wire.exchange(waits, replies, 0.9)
+        waits = [("BLPOP", "test-wire-nothing", "1.5")] * 4
+        await wire.exchange(waits, replies, 5.0)
         assert replies == [None] * 4
 
 

@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
+from typing import Any
 
 import httpx
 import pytest
@@ -34,8 +35,8 @@ def connect(door: Door) -> AbstractAsyncContextManager[RawConnection]:
 
 
 async def until(condition: object, what: str) -> None:
-    """Wait until the condition holds; fail after ten seconds."""
-    deadline = asyncio.get_running_loop().time() + 10
+    """Wait until the condition holds; fail after half a minute."""
+    deadline = asyncio.get_running_loop().time() + 30
     while not condition():  # type: ignore[operator]  # a callable without arguments
         assert asyncio.get_running_loop().time() < deadline, what
         await asyncio.sleep(0.01)
@@ -217,14 +218,21 @@ async def test_d4_a_silent_connection_is_closed(first: bytes) -> None:
 
 
 async def test_a_second_request_on_a_connection_has_its_own_time() -> None:
-    async with open_door(HttpLimits(request=0.5, idle=5)) as door, connect(door) as connection:
+    async with open_door(HttpLimits(request=2, idle=30)) as door, connect(door) as connection:
+        connections: Any = door.gateway._server.server_state.connections  # type: ignore[union-attr]  # it runs
+        await until(lambda: connections, "the connection is there")
+        (protocol,) = connections
+        ends = []
         for _ in range(4):
             await connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-            await asyncio.sleep(0.2)
+            await until(lambda: protocol._deadline, "its time runs")
+            ends.append(protocol._deadline.when())
             await connection.send(b"\r\n")
             assert (await connection.answer())[0] == 200
+            assert protocol._deadline is None
+        assert ends == sorted(set(ends)), "each request's time ends later than that of the one before"
         await connection.send(b"GET /healthz HTTP/1.1\r\n")
-        assert await asyncio.wait_for(connection.error(), 10) == (408, "request_timeout")
+        assert await asyncio.wait_for(connection.error(), 30) == (408, "request_timeout")
 
 
 async def test_requests_in_one_go_are_answered_in_order(door: Door) -> None:
@@ -302,14 +310,14 @@ async def test_draining_finishes_what_is_under_way_and_accepts_nobody() -> None:
         body = {"topic": "iotsphere/system/status", "payload": 1}
         request = asyncio.create_task(api.post(PUBLISH, json=body))
         await until(lambda: door.rooms.publish.pending_bytes > 0, "the request is under way")
-        draining = asyncio.create_task(door.gateway.drain(10))
-        assert await asyncio.wait_for(idle.ends(), 5)
+        draining = asyncio.create_task(door.gateway.drain(30))
+        assert await asyncio.wait_for(idle.ends(), 20)
         with pytest.raises(ConnectionError):
             await asyncio.open_connection(door.host, door.port)
         log.gate.set()
         answer = await request
         assert answer.status_code == 200
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 30)
 
 
 async def test_draining_ends_after_its_time_whatever_hangs() -> None:
@@ -319,7 +327,7 @@ async def test_draining_ends_after_its_time_whatever_hangs() -> None:
         log.gate = asyncio.Event()
         request = asyncio.create_task(api.post(PUBLISH, json={"topic": "iotsphere/system/status", "payload": 1}))
         await until(lambda: door.rooms.publish.pending_bytes > 0, "the request is under way")
-        await asyncio.wait_for(door.gateway.drain(0.2), 5)
+        await asyncio.wait_for(door.gateway.drain(0.2), 30)
         with pytest.raises(httpx.HTTPError):
             await request
         log.gate.set()
