@@ -19,6 +19,7 @@ from ...entities.position import Gap
 from ..envelope import browser_safe_json
 from ..payload import read_json
 from ..strict_json import decode, key_not_allowed, parse, survey, too_deep
+from ..timestamps import iso
 
 SUBPROTOCOL: Final = "iotsphere.v1.json"
 MAX_REQUEST_BYTES: Final = 256 * 1024 + 16 * 1024
@@ -247,6 +248,11 @@ def parse_time(text: str) -> int | None:
 def ok(ref: int | str | None, **facts: object) -> bytes:
     """The answer to a request that was carried out."""
     return orjson.dumps({"type": "ok", "ref": ref, **facts})
+
+
+def authenticated(ref: int | str | None, until: int, now: int) -> bytes:
+    """The answer to a token: when it ends (ms, 0 = never), and how long that is, since a client's clock may be wrong."""
+    return ok(ref, expiresAt=iso(until), expiresIn=max(until - now, 0)) if until else ok(ref, expiresAt=None)
 
 
 def decided(ref: int | str, facts: Mapping[str, object], exact: bool) -> bytes:

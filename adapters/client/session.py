@@ -116,20 +116,13 @@ class ClientSession:
             self._outbox.close(CLOSE_FORBIDDEN, "another subject")
             return
         self.principal = principal
-        self._answer(protocol.ok(request.ref, **self._life(principal)))
+        self._answer(protocol.authenticated(request.ref, principal.expires_at, self._use.clock.now()))
         for listening in list(self._listening.values()):
             if not all(principal.may_all("subscribe", wanted) for wanted in listening.subscription.filters):
                 self._end(listening)
                 self._answer(
                     protocol.notice("ended", subscription=listening.name, code="forbidden", message="no longer granted")
                 )
-
-    def _life(self, principal: Principal) -> dict[str, str | int | None]:
-        """When a token ends, and how long that is from now: the client's clock may be wrong."""
-        until = principal.expires_at
-        if not until:
-            return {"expiresAt": None}
-        return {"expiresAt": iso(until), "expiresIn": max(until - self._use.clock.now(), 0)}
 
     def still_valid(self) -> bool:
         """Tell whether the principal still holds; the door asks every two seconds and closes with 4401 if not."""
