@@ -70,12 +70,15 @@ async def test_jobs_and_their_options_are_listed() -> None:
         ),
         (("report", "--lag"), "request_invalid: there is no checkpoint of report in "),
         (("status",), "no running gateway uses"),
+        (("status", "--gateway", "none"), "request_invalid: status does nothing but publish"),
+        (("anomaly", "--follow"), "or add --gateway none, and alerts are kept in the database but told nobody"),
+        (("health", "--checkpoint", "c"), "or add --gateway none"),
     ],
 )
 async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
     """Before Spark takes its time to start."""
     await asyncio.to_thread(fill_sqlite, tmp_path, 1)
-    again = ("gateway uses", "no log at", "does not answer")
+    again = ("gateway uses", "--gateway none", "no log at", "does not answer")
     expected = 1 if any(text in why for text in again) else 2
     assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
 

@@ -71,6 +71,7 @@ def with_frontier(points: DataFrame) -> DataFrame:
     that gets no messages in a batch learns which time the others have reached, which the clock would not tell while a
     stream catches up.
     """
+
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         newest, schema = 0, None
         for batch in batches:

@@ -82,7 +82,7 @@ def test_who_reads_the_past_sees_no_silence_in_it() -> None:
 def readings(spark: SparkSession, of: Mapping[str, Iterable[int]], folder: Path | None = None) -> DataFrame:
     """Readings of devices at these minutes after noon; as a file where a folder is named."""
     minutes = sorted((minute, device) for device, some in of.items() for minute in some)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         ("d", device, "t", 1.0, None, None, None, at, at, 0, [], f"{device}/{minute}", 0, minute, 0)
         for minute, device in minutes
         for at in (NOON + timedelta(minutes=minute),)

@@ -47,7 +47,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:{data}"
 
 
-def passed(spark: SparkSession, log: str, database: Path, checkpoint: Path | None = None, **source: str) -> Progress:
+def passed(
+    spark: SparkSession, log: str, database: Path, source: dict[str, str], checkpoint: Path | None = None
+) -> Progress:
     def run_to(application: str, following: bool) -> Run:
         return Run(JOB.settings({}), application, following, Path(), str(database))
 
@@ -69,11 +71,11 @@ def day(hour: float) -> str:
 def test_one_pass_an_hour_keeps_the_row_of_the_day_whole(spark: SparkSession, log: str, tmp_path: Path) -> None:
     for hour in (10, 11, 14):
         # The hours between are not asked for, and the row of the day has them.
-        done = passed(spark, log, tmp_path, **{"from": at(hour - 1).isoformat(), "to": at(hour).isoformat()})
+        done = passed(spark, log, tmp_path, {"from": at(hour - 1).isoformat(), "to": at(hour).isoformat()})
         assert rows(tmp_path, "1d") == {day(0): (2 * hour, sum(range(8, 8 + 2 * hour)))}
         assert (done.messages, done.counts["rollups_that_stayed"]) == (2 * hour, 0)
     assert rows(tmp_path, "1h") == {day(hour): (2, 2 * (8 + 2 * hour) + 1) for hour in range(14)}
-    assert passed(spark, log, tmp_path, **{"from": at(9).isoformat(), "to": at(11).isoformat()}).counts == {
+    assert passed(spark, log, tmp_path, {"from": at(9).isoformat(), "to": at(11).isoformat()}).counts == {
         "rollups": 22 + 11, "rollups_that_stayed": 1,
     }  # fmt: skip
     assert rows(tmp_path, "1d") == {day(0): (28, sum(range(8, 36)))}
@@ -83,14 +85,14 @@ def test_a_checkpoint_that_began_within_a_day_knows_where_when_it_goes_on(
     spark: SparkSession, log: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    passed(spark, log, tmp_path, checkpoint, **{"from": at(9).isoformat()})
+    passed(spark, log, tmp_path, {"from": at(9).isoformat()}, checkpoint)
     assert rows(tmp_path, "1d") == {day(0): (36, sum(range(8, 44)))}
     assert rows(tmp_path, "late") == {}
-    done = passed(spark, log, tmp_path, checkpoint, **{"from": at(17).isoformat()})
+    done = passed(spark, log, tmp_path, {"from": at(17).isoformat()}, checkpoint)
     assert done.messages == 0
 
 
 def test_who_begins_at_offsets_reads_what_is_asked_for(spark: SparkSession, log: str, tmp_path: Path) -> None:
-    first = passed(spark, log, tmp_path, **{"from": "earliest", "to": at(9).isoformat()})
-    passed(spark, log, tmp_path / "rest", **{"from": json.dumps(first.place)})
+    first = passed(spark, log, tmp_path, {"from": "earliest", "to": at(9).isoformat()})
+    passed(spark, log, tmp_path / "rest", {"from": json.dumps(first.place)})
     assert rows(tmp_path / "rest", "1d") == {day(0): (18, sum(range(26, 44)))}
