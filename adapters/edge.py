@@ -23,23 +23,9 @@ from . import dead_letter as letters
 from .claims import NOTHING_CLAIMED, Claims, check_id, joined, read_claims, stated_id
 from .message_id import MessageIds, derived, is_message_id
 from .payload import Payload, decoder_of, of_value, read_quickly, too_large
-from .timestamps import (
-    CLOCK_UNTRUSTED,
-    FIRST_MS,
-    MAX_FUTURE_MS,
-    MAX_PAST_MS,
-    TZ_ASSUMED,
-    Stamp,
-    iso,
-    iso_bytes,
-    judge,
-    read_time,
-    within_years,
-)
+from .samples import OBSERVED_KEYS, TIMED, stamp_of
+from .timestamps import TZ_ASSUMED, Stamp, iso, iso_bytes, judge, within_years
 
-TIME_KEYS: Final = ("timestamp", "ts", "time", "Time")
-_TIME_KEYS: Final = frozenset(TIME_KEYS)
-_OBSERVED_KEYS: Final = ("observedAt", "deviceTime")
 _SOURCE: Final = "edge"
 
 _HEAD: Final = b'{"metadata":{"messageId":"'
@@ -132,7 +118,7 @@ class Edge:
                 )
                 if enveloped:
                     return self._admit_envelope(route, value, received_at, given, retain=retain, qos=qos)
-                stamp = _stamp_of(route, value, received_at)
+                stamp = stamp_of(value, received_at) if route.timed else Stamp(received_at)
                 return self._compose(route, Payload(value, text), received_at, stamp, given, retain=retain, qos=qos)
         except MessageRefused as error:
             if message_id is not None and is_message_id(message_id):
@@ -140,8 +126,8 @@ class Edge:
             raise
         time = received_at
         plain = route.plain
-        if route.timed and not _TIME_KEYS.isdisjoint(value):
-            stamp = _stamp_of(route, value, received_at)
+        if route.timed and not TIMED.isdisjoint(value):
+            stamp = stamp_of(value, received_at)
             time = stamp.timestamp
             if time == received_at and stamp.quality is not None:
                 content = Payload(value, text)
@@ -272,28 +258,9 @@ def _tail(message_type: str) -> bytes:
     return f',"messageType":"{message_type}","version":"{VERSION}"'.encode()
 
 
-def _stamp_of(route: Route, value: dict[str, object], received_at: int) -> Stamp:
-    """The time that a plain payload states itself: its first readable time key counts."""
-    if not route.timed:
-        return Stamp(received_at)
-    stated = False
-    for key in TIME_KEYS:
-        found = value.get(key)
-        if found is None:
-            continue
-        if type(found) is int and FIRST_MS <= received_at - MAX_PAST_MS <= found <= received_at + MAX_FUTURE_MS:
-            return Stamp(found)  # milliseconds that are believed: the usual case, without detours
-        reading = read_time(found)
-        if reading is not None:
-            return judge(reading, received_at)
-        stated = stated or (isinstance(found, str | int | float) and not isinstance(found, bool))
-    # A time that cannot be read stays where it is, as data.
-    return Stamp(received_at, CLOCK_UNTRUSTED) if stated else Stamp(received_at)
-
-
 def _observed(value: dict[str, object], time: int) -> Payload:
     """The payload with the device's own time beside its values, under a key that is free."""
-    for key in _OBSERVED_KEYS:
+    for key in OBSERVED_KEYS:
         if key not in value:
             return of_value({**value, key: iso(time)})
     return of_value(value)

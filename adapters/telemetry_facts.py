@@ -1,4 +1,4 @@
-"""Telemetry from the log as readings of a database: one for each metric that a message holds."""
+"""Telemetry from the log as readings of a database: one for each metric of each sample that a message holds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ..entities.message import Entry
 from ..entities.topic import parse_topic
 from ..use_cases.ports.telemetry import Reading, TelemetryStore
 from . import envelope
-from .edge import TIME_KEYS
+from .samples import Measured, measured, samples_of, values_of
 
 APPLIED: Final = "applied"
-_BESIDE: Final = frozenset((*TIME_KEYS, "unit", "quality", "observedAt", "deviceTime"))
 
 
 class TelemetryFacts:
-    """Keeps readings. A payload on a metric's topic is one reading; one on ``telemetry`` has a metric per member."""
+    """Keeps readings. A value on a metric's topic is one reading; a sample of several metrics has one for each."""
 
     def __init__(self, store: TelemetryStore) -> None:
         self._store = store
@@ -43,22 +42,40 @@ def readings_of(entry: Entry) -> Iterator[Reading]:
     position = entry.position
     order = f"{entry.record.partition.number:04d}-{position.epoch:010d}-{position.offset:016d}"
     said: Mapping[str, Any] = payload if isinstance(payload, dict) else {"value": payload}
-    if len(levels) > 4:
-        values = {levels[4]: said.get("value", payload)}
+    whole = Measured(entry.record.timestamp, None, () if metadata.quality is None else (metadata.quality,))
+    samples = samples_of(said)
+    if samples is None:
+        found = [(said, whole, order)]
     else:
-        values = {name: value for name, value in said.items() if name not in _BESIDE}
-    unit = said.get("unit")
-    for metric, value in values.items():
-        if value is not None:
-            yield Reading(
-                domain=levels[0],
-                device=levels[2],
-                metric=metric,
-                value=value,
-                at=entry.record.timestamp,
-                received=entry.appended_at,
-                message_id=metadata.message_id,
-                order=order,
-                unit=unit if isinstance(unit, str) else None,
-                quality=metadata.quality,
-            )
+        times = [measured(sample, entry.appended_at, whole) for sample in samples]
+        found = [
+            (sample, time, f"{order}-{place:04d}")
+            for sample, time, place in zip(samples, times, _places(times), strict=True)
+        ]
+    for index, (sample, (at, _, marks), place) in enumerate(found):
+        own = sample.get("unit") if isinstance(sample, dict) else None
+        unit = own if isinstance(own, str) else said.get("unit")
+        for metric, value in values_of(levels[4] if len(levels) > 4 else None, sample):
+            if value is not None:
+                yield Reading(
+                    domain=levels[0],
+                    device=levels[2],
+                    metric=metric,
+                    value=value,
+                    at=at,
+                    received=entry.appended_at,
+                    message_id=metadata.message_id,
+                    order=place,
+                    unit=unit if isinstance(unit, str) else None,
+                    quality=marks[-1] if marks else None,
+                    sample=index,
+                )
+
+
+def _places(times: Sequence[Measured]) -> list[int]:
+    """The place of each sample in the order of time; by the device's own clock where that is not believed."""
+    order = sorted(range(len(times)), key=lambda index: (times[index].event, times[index].skew or 0))
+    places = [0] * len(times)
+    for place, index in enumerate(order):
+        places[index] = place
+    return places

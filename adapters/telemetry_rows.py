@@ -5,7 +5,7 @@ and even a body that cannot be read are rows too, and say so in their ``quality`
 
     clock_untrusted  the device's own time is not believed, so the time at which the log took it stands for it
     late             measured more than ten minutes before the log took it
-    missing          the value is null
+    missing          the value is null, or a coordinate without a fix
     tz_assumed       the device's time named no zone, so it was read as UTC
     unreadable       the body is none that the gateway writes
 
@@ -14,15 +14,14 @@ and whatever word the sender states itself, ``good`` aside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from ..entities.message import Entry
-from .edge import TIME_KEYS
-from .timestamps import CLOCK_UNTRUSTED, MAX_FUTURE_MS, MAX_PAST_MS, Reading, judge, read_time
+from .samples import GOOD, OBSERVED_KEYS, Measured, measured, samples_of, stated_time, values_of
+from .timestamps import CLOCK_UNTRUSTED, MAX_FUTURE_MS, MAX_PAST_MS
 
 LATE_MS: Final = 10 * 60 * 1000
 # The last moment of the year 9999. No log took a message after it, but a forged record may say so.
@@ -30,12 +29,7 @@ LATEST_MS: Final = 253_402_300_799_999
 LATE: Final = "late"
 MISSING: Final = "missing"
 UNREADABLE: Final = "unreadable"
-_OBSERVED: Final = ("observedAt", "deviceTime")
-BESIDE: Final = frozenset((*TIME_KEYS, *_OBSERVED, "unit", "quality"))
-_SAMPLED: Final = BESIDE | {"samples"}
-_TIME_KEYS: Final = frozenset(TIME_KEYS)
 _NO_MARKS: Final[tuple[str, ...]] = ()
-_GOOD: Final = (None, "good")
 _new: Final = tuple.__new__
 
 
@@ -72,14 +66,6 @@ class _Origin(NamedTuple):
     offset: int
 
 
-class _Stamp(NamedTuple):
-    """When a sample was measured (ms), what the device's clock said beside the log's, and what is to be noted."""
-
-    event: int
-    skew: int | None
-    marks: tuple[str, ...]
-
-
 def add_rows(entry: Entry, rows: list[Row]) -> None:
     """Add the rows of an entry of a telemetry channel. An empty body, which only clears a retained value, has none."""
     position, received, record = entry
@@ -100,11 +86,11 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
     event = record.timestamp
     skew = None
     if quality == CLOCK_UNTRUSTED:
-        stated = _stated(said, _OBSERVED)
+        stated = stated_time(said, OBSERVED_KEYS)
         skew = None if stated is None else stated.time - received
     elif "receivedAt" in metadata:
         skew = event - received
-    marks = _NO_MARKS if quality in _GOOD else (str(quality),)
+    marks = _NO_MARKS if quality in GOOD else (str(quality),)
     if not received - MAX_PAST_MS <= event <= received + MAX_FUTURE_MS:
         event, marks = received, (*marks, CLOCK_UNTRUSTED)
         skew = skew if skew is None or abs(skew) <= LATEST_MS else None
@@ -118,7 +104,7 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
             )  # fmt: skip
             rows.append(_new(Row, row))
             return
-    stamp = _Stamp(event, skew, marks)
+    stamp = Measured(event, skew, marks)
     origin = _new(
         _Origin,
         (
@@ -126,31 +112,24 @@ def add_rows(entry: Entry, rows: list[Row]) -> None:
             record.partition.number, position.offset,
         ),
     )  # fmt: skip
-    samples = said.get("samples")
-    if type(samples) is list and said.keys() <= _SAMPLED:
-        for index, sample in enumerate(samples):
-            _add(rows, origin, sample, _timed(sample, received, stamp), index)
-    else:
+    samples = samples_of(said)
+    if samples is None:
         _add(rows, origin, said, stamp, 0)
+    else:
+        for index, sample in enumerate(samples):
+            _add(rows, origin, sample, measured(sample, received, stamp), index)
 
 
-def _add(rows: list[Row], origin: _Origin, said: Any, stamp: _Stamp, index: int) -> None:
+def _add(rows: list[Row], origin: _Origin, said: Any, stamp: Measured, index: int) -> None:
     """Add the rows of one sample."""
     domain, device, named, unit, received, message_id, partition, offset = origin
     event, skew, marks = stamp
     if event < received - LATE_MS:
         marks = (*marks, LATE)
-    values: Iterable[tuple[str, Any]]
-    if type(said) is not dict:
-        values = ((named or "value", said),)
-    else:
+    if type(said) is dict:
         own = said.get("unit")
         unit = own if type(own) is str else unit
-        if named is not None:
-            values = ((named, said.get("value", said)),)
-        else:
-            values = [(name, value) for name, value in said.items() if name not in BESIDE]
-    for metric, value in values:
+    for metric, value in values_of(named, said):
         kind = type(value)
         number = text = flag = None
         noted = marks
@@ -171,28 +150,6 @@ def _add(rows: list[Row], origin: _Origin, said: Any, stamp: _Stamp, index: int)
             partition, offset, index,
         )  # fmt: skip
         rows.append(_new(Row, row))
-
-
-def _timed(sample: Any, received: int, otherwise: _Stamp) -> _Stamp:
-    """The time of a sample: its own where it states one, else its message's."""
-    if type(sample) is not dict:
-        return otherwise
-    word = sample.get("quality")
-    own = (word,) if type(word) is str and word not in _GOOD else _NO_MARKS
-    if _TIME_KEYS.isdisjoint(sample):
-        return otherwise._replace(marks=otherwise.marks + own)
-    stated = _stated(sample, TIME_KEYS)
-    if stated is None:
-        return _Stamp(received, None, (*own, CLOCK_UNTRUSTED))
-    believed = judge(stated, received)
-    return _Stamp(
-        believed.timestamp, stated.time - received, own if believed.quality is None else (*own, believed.quality)
-    )
-
-
-def _stated(said: Mapping[str, Any], keys: Iterable[str]) -> Reading | None:
-    """The first time under these keys that can be read."""
-    return next((found for key in keys if (found := read_time(said.get(key))) is not None), None)
 
 
 @lru_cache(maxsize=65_536)

@@ -90,7 +90,8 @@ def _facts(reading: Reading) -> Document:
 
 
 def _history(reading: Reading) -> Document:
-    return {"_id": f"{reading.message_id}/{reading.metric}/{reading.at}", **_facts(reading)}
+    key = f"{reading.message_id}/{reading.metric}/{reading.at}"
+    return {"_id": f"{key}/{reading.sample}" if reading.sample else key, **_facts(reading)}
 
 
 def _update(reading: Reading) -> UpdateOne:

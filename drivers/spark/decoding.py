@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...adapters.record import Packed
-from ...adapters.telemetry_rows import BESIDE, LATE, LATE_MS, MISSING, Row, add_rows, place_of
+from ...adapters.samples import is_one_value
+from ...adapters.telemetry_rows import LATE, LATE_MS, MISSING, Row, add_rows, place_of
 from ...adapters.timestamps import MAX_FUTURE_MS, MAX_PAST_MS
 from .packed import Bools, Heads, Ints, Plain, plain_of
 from .samples import sampled
 from .schema import batch_of
-from .values import Origin, Values, classified, joined
+from .values import Origin, Values, classified, joined, metrics_of
 
 
 def readings_of(pieces: Sequence[Packed], schema: pa.Schema) -> pa.RecordBatch:
@@ -70,31 +72,35 @@ def _values(heads: Heads, plain: Plain, topics: tuple[Ints, Sequence[Any]]) -> t
     place, places = topics
     metric = pa.array([metric for _, _, metric in places], pa.string()).take(pa.array(place))
     named = metric.is_valid().to_numpy(zero_copy_only=False)[plain.which].tolist()
-    groups: dict[tuple[str, ...] | None, list[int]] = {}
+    # By their keys, each under the topic that names no metric or the one that does; None: one value, on the latter.
+    free: dict[tuple[str, ...] | None, list[int]] = {}
+    below: dict[tuple[str, ...] | None, list[int]] = {}
     several: list[tuple[int, Any]] = []
-    add = groups.setdefault
+    add, add_below = free.setdefault, below.setdefault
     for number, (said, by_topic) in enumerate(zip(plain.payload, named, strict=True)):
         if type(said) is dict:
             if "samples" in said:
                 several.append((int(plain.which[number]), said))
+            elif by_topic:
+                add_below(None if "value" in said or is_one_value(said) else tuple(said), []).append(number)
             else:
-                add(None if by_topic else tuple(said), []).append(number)
+                add(tuple(said), []).append(number)
     parts, read = sampled(heads, several, metric) if several else ([], plain.which[:0])
-    for keys, numbers in groups.items():
+    for by_topic, (keys, numbers) in [(each is below, group) for each in (free, below) for group in each.items()]:
         index = plain.which[numbers]
         payloads = (
             plain.payload if len(numbers) == len(plain.payload) else [plain.payload[number] for number in numbers]
         )
         none = np.zeros(len(index), np.int64)
         origin = Origin(index, none, heads.event[index], none.astype(np.bool_))
+        topic = metric.take(pa.array(index)) if by_topic else None
         if keys is None:
-            values = [said.get("value", said) for said in payloads]
-            parts.append(classified(origin, metric.take(pa.array(index)), values))
+            parts.append(classified(origin, topic, [said.get("value", said) for said in payloads]))
             continue
-        for key, column in zip(keys, zip(*map(dict.values, payloads), strict=True), strict=True):
-            if key not in BESIDE:
-                parts.append(classified(origin, pa.repeat(key, len(index)), column))
-    usual = np.concatenate([read, *(plain.which[numbers] for numbers in groups.values())])
+        for key, column in metrics_of(keys, payloads):
+            name = pc.binary_join_element_wise(topic, key, ".") if by_topic else pa.repeat(key, len(index))
+            parts.append(classified(origin, name, column))
+    usual = np.concatenate([read, *(plain.which[numbers] for each in (free, below) for numbers in each.values())])
     return parts, usual
 
 

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ...adapters.edge import TIME_KEYS
-from ...adapters.telemetry_rows import BESIDE
+from ...adapters.samples import BESIDE, TIME_KEYS, is_one_value
 from ...adapters.timestamps import FIRST_MS, MAX_FUTURE_MS, MAX_PAST_MS, read_time
 from .packed import Heads, Ints
-from .values import Origin, Values, classified
+from .values import Origin, Values, classified, metrics_of
 
 _BESIDE_SAMPLES: Final = BESIDE | {"samples"}
 _TIME_KEYS: Final = frozenset(TIME_KEYS)
@@ -65,13 +65,13 @@ def sampled(heads: Heads, payloads: Sequence[tuple[int, Mapping[str, Any]]], met
             continue
         origin, samples = found
         read.append(np.array(group.which, np.int64))
-        if by_topic:
-            values = [sample.get("value", sample) for sample in samples]
-            parts.append(classified(origin, metric.take(pa.array(origin.which)), values))
+        topic = metric.take(pa.array(origin.which)) if by_topic else None
+        if by_topic and is_one_value(samples[0]):
+            parts.append(classified(origin, topic, [sample.get("value", sample) for sample in samples]))
             continue
-        for key, column in zip(keys, zip(*map(dict.values, samples), strict=True), strict=True):
-            if key not in BESIDE:
-                parts.append(classified(origin, pa.repeat(key, len(column)), column))
+        for key, column in metrics_of(keys, samples):
+            name = pc.binary_join_element_wise(topic, key, ".") if by_topic else pa.repeat(key, len(column))
+            parts.append(classified(origin, name, column))
     return parts, np.concatenate(read) if read else np.empty(0, np.int64)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from ...adapters.coordinates import may_lack_fix, placed
+from ...adapters.samples import BESIDE
 from .packed import Bools, Ints
 
 _NUMBERS: Final = frozenset((float, int))
@@ -38,6 +40,15 @@ class Values(NamedTuple):
     text: Any
     flag: Any
     missing: Bools
+
+
+def metrics_of(keys: tuple[str, ...], samples: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The metrics of samples that have the same keys, each with its values; coordinates without a fix are null."""
+    if may_lack_fix(keys):
+        samples = [placed(sample) for sample in samples]
+    for key, column in zip(keys, zip(*map(dict.values, samples), strict=True), strict=True):
+        if key not in BESIDE:
+            yield key, column
 
 
 def classified(origin: Origin, metric: Any, values: Sequence[Any]) -> Values:

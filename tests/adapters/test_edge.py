@@ -303,6 +303,42 @@ def test_a_time_without_zone_is_marked() -> None:
     assert message.metadata.timestamp == "2025-12-31T23:00:00.000Z"
 
 
+@pytest.mark.parametrize(
+    ("records", "time", "quality"),
+    [
+        ([{"ts": NOW - 9_000, "v": 1}, {"ts": NOW - 5_000, "v": 2}, {"ts": NOW - 7_000}], NOW - 5_000, None),
+        ([{"ts": 1, "v": 1}, {"ts": NOW - 7_000}], NOW - 7_000, None),
+        ([{"ts": "soon"}, {"Time": iso(NOW - 7_000)[:-1]}], NOW - 7_000, "tz_assumed"),
+        ([{"ts": NOW - 9_000}, {"Time": iso(NOW - 7_000)}], NOW - 7_000, None),
+        ([{"ts": NOW - 5_000}, {"Time": iso(NOW - 7_000)[:-1]}], NOW - 5_000, None),
+        ([{"ts": NOW - 5_000, "timestamp": NOW - 8_000}], NOW - 8_000, None),
+        ([{"ts": NOW - 9_000}, {"v": 2}], NOW, None),
+        ([{"ts": NOW - 9_000}, 2], NOW, None),
+        ([{"ts": NOW - 9_000}, {"ts": None}], NOW, None),
+        ([{"ts": "soon"}], NOW, "clock_untrusted"),
+        ([], NOW, None),
+    ],
+)
+def test_a26_an_array_is_as_old_as_its_newest_record(records: list[object], time: int, quality: str | None) -> None:
+    for payload in (records, {"samples": records, "unit": "V"}):
+        record = admit(orjson.dumps(payload))
+        message = decode(record.body)
+        assert (record.timestamp, message.metadata.timestamp, message.metadata.quality) == (time, iso(time), quality)
+        assert message.metadata.received_at == (None if time == NOW else iso(NOW))
+        assert orjson.loads(message.payload)["samples"] == records
+    other = {"samples": records, "ts": NOW - 1}, {"samples": records, "mode": 1}
+    assert [admit(orjson.dumps(payload)).timestamp for payload in other] == [NOW - 1, NOW]
+    assert admit(orjson.dumps(records), "iotsphere/devices/dev-1/shadow/reported").timestamp == NOW
+
+
+def test_a26_the_newest_time_of_an_array_that_is_not_believed_is_kept_beside_it() -> None:
+    records = [{"ts": 1_000, "v": 1}, {"ts": 5_000, "v": 2}, {"ts": 3_000}, {"ts": "soon"}]
+    record = admit(orjson.dumps(records))
+    assert (record.timestamp, decode(record.body).metadata.quality) == (NOW, "clock_untrusted")
+    observed = {"samples": records, "observedAt": "1970-01-01T01:23:20.000Z"}
+    assert orjson.loads(payload_of(record.body)) == observed
+
+
 def test_only_telemetry_states_its_time_in_its_payload() -> None:
     record = admit(b'{"time":"07:30","ts":1}', "iotsphere/devices/dev-1/shadow/reported")
     assert record.timestamp == NOW

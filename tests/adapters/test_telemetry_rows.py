@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
-
 import orjson
 import pytest
 from hypothesis import given
@@ -68,15 +66,50 @@ def test_samples_have_a_time_each_and_a_place() -> None:
     ]
 
 
-def test_a26_an_old_backlog_is_late_and_a_sample_without_a_value_is_whole() -> None:
-    payload = b64decode(
-        "W3sidHMiOjE0NzQwNTYzMTI0MDAsImxhdCI6MS4wLCJsb24iOjIuMCwic2F0IjoxMX1d"
-    )  # 2016: far outside the thirty days
-    (row,) = rows_of("telemetry/position", payload)
-    assert row.quality == ("clock_untrusted",)
-    assert row.event_time == NOW * 1000
-    assert row.skew_ms == 1_474_056_312_400 - NOW
-    assert orjson.loads(row.value_text or "") == {"ts": 1474056312400, "lat": 1.0, "lon": 2.0, "sat": 11}
+def test_members_of_a_record_are_metrics_below_that_of_its_topic() -> None:
+    record = {"ts": NOW - 1_000, "lat": 1.0, "sat": 11, "unit": "V", "note": {"x": 1}}
+    for payload, count in ((record, 1), ([record, record], 2)):
+        rows = rows_of("telemetry/position", payload)
+        assert [(row.metric, row.value, row.value_text, row.unit, row.event_time // 1000) for row in rows] == [
+            ("position.lat", 1.0, None, "V", NOW - 1_000),
+            ("position.sat", 11.0, None, "V", NOW - 1_000),
+            ("position.note", None, '{"x":1}', "V", NOW - 1_000),
+        ] * count
+    for whole, text in (({"value": {"lat": 1}, "sat": 2}, '{"lat":1}'), ({"unit": "V"}, '{"unit":"V"}'), ({}, "{}")):
+        (row,) = rows_of("telemetry/position", whole)
+        assert (row.metric, row.value_text) == ("position", text)
+
+
+@pytest.mark.parametrize(
+    ("record", "missing"),
+    [
+        ({"lat": 0.0, "lon": 0.0, "sat": 0}, {"lat", "lon"}),
+        ({"latitude": 0, "longitude": -0.0, "satellites": 0}, {"latitude", "longitude"}),
+        ({"lat": 0, "lng": 0, "fix": False, "alt": 0, "speed": 0}, {"lat", "lng"}),
+        ({"lat": 0, "lon": 0, "sats": 4, "fix": 0}, {"lat", "lon"}),
+        ({"lat": 0, "lon": 0, "sat_count": 0, "lng": 0}, {"lat", "lon"}),
+        ({"lat": 0, "lon": 0, "sat": 4}, set()),
+        ({"lat": 0, "lon": 0}, set()),
+        ({"lat": 0, "lon": 0, "sat": None, "fix": "none"}, set()),
+        ({"lat": 0, "lon": 1e-7, "sat": 0}, set()),
+        ({"lat": 51.5, "lon": 0, "sat": 0}, set()),
+        ({"lat": 0, "sat": 0}, set()),
+        ({"lat": False, "lon": False, "sat": 0}, set()),
+        ({"lat": "0", "lon": "0", "sat": 0}, set()),
+    ],
+)
+def test_a26_coordinates_without_a_fix_are_missing_and_all_else_is_kept(
+    record: dict[str, object], missing: set[str]
+) -> None:
+    for topic, stem in (("telemetry", ""), ("telemetry/gps", "gps.")):
+        rows = {row.metric.removeprefix(stem): row for row in rows_of(topic, record)}
+        assert rows.keys() == record.keys()
+        assert {name for name, row in rows.items() if row.quality} == missing | {
+            k for k, v in record.items() if v is None
+        }
+        for name, row in rows.items():
+            found = next((v for v in (row.value, row.value_text, row.value_bool) if v is not None), None)
+            assert found == (None if name in missing else record[name])
 
 
 @pytest.mark.parametrize(

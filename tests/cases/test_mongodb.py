@@ -120,6 +120,41 @@ async def test_telemetry_is_there_for_those_who_query_mongodb(gateway: Gateway, 
     assert history == [21.5, 22]
 
 
+async def test_case_a26_the_newest_record_of_an_upload_is_the_latest_and_each_is_history(
+    gateway: Gateway, shell: Shell
+) -> None:
+    (who,) = await gateway.add_devices(["m7"])
+    now = int(time.time() * 1_000)
+    records: list[dict[str, Any]] = [
+        {"ts": now - 312_400, "lat": 1.0, "lon": 2.0, "sat": 11},
+        {"ts": now - 391_800, "lat": 1.5, "lon": 2.5, "sat": 10},
+        {"ts": now - 395_600, "lat": 0.0, "lon": 0.0, "sat": 0},
+    ]
+    rows: list[dict[str, Any]] = []
+    async with twin(gateway, who) as device:
+        await device.client.publish(f"{device.topic}/telemetry/position", json.dumps(records), qos=1)
+    deadline = time.monotonic() + 20
+    while len(rows) < 7:  # coordinates without a fix are none
+        assert time.monotonic() < deadline, rows
+        await asyncio.sleep(0.05)
+        rows = list(shell["history"].find({"device": "m7"}).sort([("at", -1), ("metric", 1)]))
+    # The shell's times name no zone, and are UTC.
+    assert [(row["metric"], row["value"], row["at"].replace(tzinfo=UTC).timestamp()) for row in rows] == [
+        (f"position.{name}", record[name], pytest.approx(record["ts"] / 1_000))
+        for record in records
+        for name in ("lat", "lon", "sat")
+        if record["sat"] or name == "sat"
+    ]
+
+    def latest() -> dict[str, float]:
+        return {row["metric"]: row["value"] for row in shell["latest"].find({"device": "m7"})}
+
+    wanted = {"position.lat": 1.0, "position.lon": 2.0, "position.sat": 11}
+    while latest() != wanted:
+        assert time.monotonic() < deadline, latest()
+        await asyncio.sleep(0.05)
+
+
 async def test_case_b18_a_change_too_large_for_the_feed_does_not_stop_it(gateway: Gateway, shell: Shell) -> None:
     await gateway.add_devices(["m3"])
     async with gateway.api() as api, browser(gateway) as page:

@@ -10,7 +10,8 @@ class Reading(NamedTuple):
     """One value of one metric of one device.
 
     ``at``: when it was measured, ms since 1970; ``received``: when the gateway took it, likewise. ``order``: its
-    message's place in the log as a sortable text, which decides between readings of the same time. ``value``: JSON.
+    message's place in the log, and its sample's in the message, as a sortable text, which decides between readings of the
+    same time. ``value``: JSON. ``sample``: the index of the sample within the message.
     """
 
     domain: str
@@ -23,6 +24,7 @@ class Reading(NamedTuple):
     order: str
     unit: str | None = None
     quality: str | None = None
+    sample: int = 0
 
 
 class TelemetryStore(Protocol):
@@ -36,7 +38,7 @@ class TelemetryStore(Protocol):
         """Keep readings, in any order.
 
         The latest value of a metric is the one with the greatest time, then the greatest order: an older one that comes
-        late goes into the history only. Repeating is harmless: a reading is known by message id, metric and time.
+        late goes into the history only. Repeating is harmless: a reading is known by message id, metric, time and sample.
         Raises Unavailable: some may have been kept, and all are to be saved again.
         """
         ...

@@ -41,7 +41,9 @@ VALUES = (
     SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.sampled_from(["x", "quality"]), SCALARS, max_size=2)
 )
 NAMES = st.sampled_from(["value", "unit", "ts", "a", "b", 'q"', "quality", "samples", "observedAt", "metadata"])
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
+PARTS = st.sampled_from([0, 0.0, False, 1.5, None])
+PLACES = st.fixed_dictionaries({"lat": PARTS, "lon": PARTS}, optional={"lng": PARTS, "sat": PARTS, "fix": PARTS})
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4) | PLACES
 TIMED = st.builds(lambda said, at: {**said, "ts": at}, OBJECTS, TIMES)
 SAMPLES = st.lists(TIMED | VALUES, max_size=3)
 PAYLOADS = NUMBERS | OBJECTS | TIMED | SAMPLES | st.builds(lambda samples: {"samples": samples, "unit": "V"}, SAMPLES)

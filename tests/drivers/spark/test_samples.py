@@ -28,7 +28,10 @@ TIMES = st.sampled_from(
 ODD = st.sampled_from(
     [NOW - MAX_PAST_MS - 1, NOW + MAX_FUTURE_MS + 1, "2025-12-31T23:59:59", "soon", None, True, -5, 1e300]
 )
-KEYS = st.lists(st.sampled_from(["value", "a", "b", "é"]), min_size=1, max_size=3, unique=True)
+KEYS = st.lists(st.sampled_from(["value", "a", "b", "é"]), min_size=1, max_size=3, unique=True) | st.permutations(
+    ["lat", "lon", "sat"]
+)
+PARTS = st.sampled_from([0, 0.0, False, 1.5])
 
 
 @st.composite
@@ -38,7 +41,7 @@ def messages(draw: st.DrawFn) -> bytes:
     place = draw(st.integers(0, len(keys)))
     samples: list[Any] = []
     for _ in range(draw(st.integers(1, 4))):
-        items: list[tuple[str, Any]] = [(key, draw(SCALARS)) for key in keys]
+        items: list[tuple[str, Any]] = [(key, draw(PARTS if "lat" in keys else SCALARS)) for key in keys]
         items.insert(place, (clock, draw(TIMES)))
         samples.append(dict(items))
     if draw(st.integers(0, 3)) == 0:
@@ -78,6 +81,8 @@ def test_samples_that_are_alike_take_the_short_way(monkeypatch: pytest.MonkeyPat
         EDGE.admit(NAMED, orjson.dumps(named), NOW),
         EDGE.admit(NAMED, b"7", NOW),
         EDGE.admit(FREE, orjson.dumps({"samples": free, "unit": "V"}), NOW),
+        EDGE.admit(NAMED, orjson.dumps([{"lat": 0, "lon": place, "sat": place, "ts": NOW} for place in (1, 0)]), NOW),
+        EDGE.admit(NAMED, orjson.dumps({"lat": 0, "lon": 0, "fix": False}), NOW),
     ]
     batch = readings_of([Packed(PARTITION, Position(7, 0), [pack(record, NOW) for record in records])], SCHEMA)
     shown = [
@@ -93,4 +98,13 @@ def test_samples_that_are_alike_take_the_short_way(monkeypatch: pytest.MonkeyPat
         (3, 0, "b", None, None, ["late", "missing"], -1_200_000, "V"),
         (3, 1, "a", 2.0, None, [], 0, "V"),
         (3, 1, "b", None, "on", [], 0, "V"),
+        (4, 0, "t.lat", 0.0, None, [], 0, None),
+        (4, 0, "t.lon", 1.0, None, [], 0, None),
+        (4, 0, "t.sat", 1.0, None, [], 0, None),
+        (4, 1, "t.lat", None, None, ["missing"], 0, None),
+        (4, 1, "t.lon", None, None, ["missing"], 0, None),
+        (4, 1, "t.sat", 0.0, None, [], 0, None),
+        (5, 0, "t.lat", None, None, ["missing"], None, None),
+        (5, 0, "t.lon", None, None, ["missing"], None, None),
+        (5, 0, "t.fix", None, None, [], None, None),
     ]
