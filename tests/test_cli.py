@@ -234,7 +234,7 @@ async def test_a_link_to_the_console_signs_in_once(gateway: Gateway) -> None:
     link = (await iotsphere_command("console", "--user", "ann", "--data", str(gateway.data))).strip()
     address, _, code = link.partition("#/sign-in/")
     assert address == f"{gateway.http}/"
-    async with httpx.AsyncClient(base_url=gateway.http, trust_env=False) as anybody:
+    async with httpx.AsyncClient(base_url=gateway.http, trust_env=False, timeout=60) as anybody:
         made = await anybody.post("/api/v1/session", headers={"authorization": f"Code {code}"})
         assert (made.status_code, made.json()["subject"]) == (201, "user:ann")
         assert (await anybody.post("/api/v1/session", headers={"authorization": f"Code {code}"})).status_code == 401

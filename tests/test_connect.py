@@ -65,7 +65,7 @@ async def test_a_cursor_outlives_its_client(address: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("address", ["sqlite", "redis"], indirect=True)
 async def test_work_goes_on_where_a_member_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IOTSPHERE_VISIBILITY_SECONDS", "0.5")
+    monkeypatch.setenv("IOTSPHERE_VISIBILITY_SECONDS", "3")
     async with iotsphere.connect(address) as broker, asyncio.timeout(30):
         for value in range(3):
             await broker.publish(TOPIC, value)

@@ -62,7 +62,7 @@ async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2, *mor
         arguments = ["--devices", str(names), "--port", str(port), "--token", "T", "--received", str(received)]
         program = await Program.start("listen", [*arguments, "--idle", "3", *more])
         try:
-            assert await program.answer(10) == {"event": "ready"}
+            assert await program.answer(60) == {"event": "ready"}
             await program.tell("from 1")
             await program.tell(f"expect {expect}")
             told.set()
@@ -98,7 +98,7 @@ async def test_clean_frames_of_every_make_are_counted_and_timed(tmp_path: Path) 
 
         await socket.send(pieces())
 
-    answer, received = await listen(tmp_path, send, expect=405)
+    answer, received = await listen(tmp_path, send, 405, 2, "--idle", "60")
     counts = {name: answer[name] for name in ("messages", "distinct", "counted", "reordered", "duplicated", "foreign")}
     assert counts == {
         "messages": 405,
@@ -176,16 +176,19 @@ async def test_a_cursor_is_where_reading_begins(tmp_path: Path) -> None:
         words = ["--devices", str(names), "--port", str(port), "--token", "T", "--from", "C.1", "--filter", "a/+"]
         program = await Program.start("listen", words)
         try:
-            await program.answer(10)
+            await program.answer(60)
             await program.tell("expect 1")
-            assert (await program.answer(10))["distinct"] == 1
+            assert (await program.answer(60))["distinct"] == 1
         finally:
             await program.end()
     assert asked == [{"type": "subscribe", "ref": 1, "filters": ["a/+"], "from": "C.1"}]
 
 
 async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path) -> None:
+    expected = asyncio.Event()
+
     async def handler(socket: ServerConnection) -> None:
+        await expected.wait()
         for seq in range(30):
             await socket.send(json.dumps(envelope("d0", seq, time.monotonic_ns())))
             await asyncio.sleep(0.02)
@@ -198,9 +201,10 @@ async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path)
         words = ["--devices", str(names), "--port", str(port), "--protocol", "envelopes", "--slice", "0.2"]
         program = await Program.start("listen", words)
         try:
-            await program.answer(10)
+            await program.answer(60)
             await program.tell(f"from {time.monotonic_ns()}")
             await program.tell("expect 30")
+            expected.set()
             told = []
             while (answer := await program.answer(60)).get("event") == "slice":
                 told.append(answer["counted"])
@@ -237,5 +241,5 @@ async def test_a_missing_server_is_an_error(tmp_path: Path) -> None:
     names.write_text("d0 - -\n")
     program = await Program.start("listen", ["--devices", str(names), "--port", "1"])
     with pytest.raises(BenchFailed, match="cannot connect"):
-        await program.answer(10)
+        await program.answer(60)
     assert await program.wait() == 1

@@ -42,7 +42,7 @@ async def listener(tmp_path: Path, port: int, *words: str) -> AsyncIterator[Prog
 
 async def what_it_finds(tmp_path: Path, program: Program, told: asyncio.Event) -> dict[str, Any]:
     """Let the server begin once the listener is ready; then hold what was found to what was planted."""
-    await program.answer(10)
+    await program.answer(60)
     await program.tell("expect 5")
     told.set()
     answer = await program.answer(60)
@@ -112,7 +112,7 @@ async def test_faults_of_a_nats_stream_are_found(tmp_path: Path) -> None:
         port = next(iter(door.sockets)).getsockname()[1]
         async with listener(tmp_path, port, *words) as program:
             await what_it_finds(tmp_path, program, told)
-        wish, pong = await asyncio.wait_for(said.get(), 10)
+        wish, pong = await asyncio.wait_for(said.get(), 60)
     assert pong == b"PONG\r\n"
     head, _, rest = wish.partition(b"PUB $JS.API.CONSUMER.CREATE.S bench.answer0 ")
     assert head.endswith(b"SUB bench.deliver0 1\r\nSUB bench.answer0 2\r\n")
@@ -134,7 +134,7 @@ async def test_a_nats_server_that_makes_no_consumer_is_an_error(tmp_path: Path) 
         port = next(iter(door.sockets)).getsockname()[1]
         async with listener(tmp_path, port, "--protocol", "nats", "--stream", "S") as program:
             with pytest.raises(BenchFailed, match="stream not found"):
-                await program.answer(10)
+                await program.answer(60)
 
 
 async def test_faults_of_plain_envelopes_are_found(tmp_path: Path) -> None:

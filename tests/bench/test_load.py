@@ -65,7 +65,7 @@ async def generator(tmp_path: Path, recorder: Recorder, *arguments: str) -> Asyn
 async def test_open_loop_keeps_its_rate_and_numbers_every_message(tmp_path: Path) -> None:
     recorder = Recorder()
     async with generator(tmp_path, recorder, "--rate", "500", "--seconds", "1", "--warmup", "0.5") as program:
-        started = await program.answer(10)
+        started = await program.answer(60)
         answer = await program.answer(60)
         assert await program.wait() == 0
     assert started["event"] == "started"
@@ -89,7 +89,7 @@ async def test_latency_counts_from_when_a_message_fell_due(tmp_path: Path) -> No
     recorder = Recorder(delay=0.02)  # serves 50 messages a second and device: half of what falls due
     arguments = ("--rate", "200", "--seconds", "1", "--warmup", "0", "--drain", "50")
     async with generator(tmp_path, recorder, *arguments) as program:
-        await program.answer(10)
+        await program.answer(60)
         answer = await program.answer(60)
     assert answer["sent"] == answer["acked"] == 200
     assert answer["p99_ms"] > 900  # the last ones waited behind all the others
@@ -99,7 +99,7 @@ async def test_latency_counts_from_when_a_message_fell_due(tmp_path: Path) -> No
 async def test_what_fell_due_while_the_generator_stood_still_is_sent(tmp_path: Path) -> None:
     recorder = Recorder()
     async with generator(tmp_path, recorder, "--rate", "200", "--seconds", "1", "--warmup", "0") as program:
-        await program.answer(10)
+        await program.answer(60)
         os.kill(program.pid, signal.SIGSTOP)
         await asyncio.sleep(1.1)  # it wakes after its end
         os.kill(program.pid, signal.SIGCONT)
@@ -111,7 +111,7 @@ async def test_closed_loop_never_exceeds_its_window(tmp_path: Path) -> None:
     recorder = Recorder(ignore=frozenset(range(10)))
     arguments = ("--rate", "0", "--seconds", "0.2", "--window", "10", "--drain", "0.2")
     async with generator(tmp_path, recorder, *arguments) as program:
-        await program.answer(10)
+        await program.answer(60)
         answer = await program.answer(60)
         assert await program.wait() == 2
     assert (answer["sent"], answer["acked"]) == (20, 0)
@@ -119,12 +119,12 @@ async def test_closed_loop_never_exceeds_its_window(tmp_path: Path) -> None:
 
 async def test_envelopes_carry_unique_ids(tmp_path: Path) -> None:
     recorder = Recorder()
-    arguments = ("--rate", "0", "--seconds", "0.2", "--window", "5", "--format", "envelope")
+    arguments = ("--rate", "0", "--seconds", "20", "--count", "25", "--window", "5", "--format", "envelope")
     async with generator(tmp_path, recorder, *arguments) as program:
-        await program.answer(10)
+        await program.answer(60)
         answer = await program.answer(60)
         await program.wait()
-    assert answer["acked"] == len(recorder.messages) > 10
+    assert answer["acked"] == len(recorder.messages) == 25
     topic, first = recorder.messages[0]
     metadata = first["metadata"]
     assert metadata["topic"] == topic
@@ -141,7 +141,7 @@ async def test_a_count_ends_the_load_and_padding_fills_the_payload(tmp_path: Pat
     recorder = Recorder()
     arguments = ("--rate", "0", "--seconds", "20", "--window", "7", "--count", "25", "--pad", "3000")
     async with generator(tmp_path, recorder, *arguments) as program:
-        await program.answer(10)
+        await program.answer(60)
         answer = await program.answer(60)
         assert await program.wait() == 0
     assert (answer["sent"], answer["acked"]) == (25, 25)
@@ -151,4 +151,4 @@ async def test_a_count_ends_the_load_and_padding_fills_the_payload(tmp_path: Pat
 async def test_a_refused_device_is_an_error(tmp_path: Path) -> None:
     async with generator(tmp_path, Recorder(code=5)) as program:
         with pytest.raises(BenchFailed, match="CONNACK refuses the device: d0"):
-            await program.answer(10)
+            await program.answer(60)

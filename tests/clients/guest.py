@@ -17,6 +17,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from .library import WITHIN_S
 
 NO_EXPIRY = 99_999
+Will = tuple[str, bytes, dict[str, Any]]
 
 
 def properties(packet: int, **values: Any) -> Properties:
@@ -41,7 +42,7 @@ class Guest:
         *,
         clean: bool = True,
         keep_alive: int = 60,
-        will: tuple[str, bytes, dict[str, Any]] | None = None,
+        will: Will | None = None,
         **fields: Any,
     ) -> None:
         self.version = version

@@ -12,7 +12,7 @@ from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.adapters.mqtt.properties import Properties
 from tests.gateways.mqtt.peer import Peer
 
-from .guest import Guest
+from .guest import Guest, Will
 
 Address = tuple[str, int]
 BOTH = pytest.mark.parametrize("version", [4, 5])
@@ -116,13 +116,12 @@ def test_a_silent_client_is_cut_after_its_keep_alive_and_leaves_its_will(
     playground: Address, root: str, version: int
 ) -> None:
     topic = topics(root)[4]
-    with (
-        Guest(playground, version, "watcher") as watcher,
-        Guest(playground, version, "silent", keep_alive=1, will=(topic, b"keepalive expiry", {})) as silent,
-    ):
+    will: Will = (topic, b"keepalive expiry", {})
+    with Guest(playground, version, "watcher") as watcher:
         watcher.subscribe(topic)
-        silent.hang()
-        assert [m.payload for m in watcher.receives(1)] == [b"keepalive expiry"]
+        with Guest(playground, version, "silent", keep_alive=1, will=will) as silent:
+            silent.hang()
+            assert [m.payload for m in watcher.receives(1)] == [b"keepalive expiry"]
 
 
 def test_a_client_without_id_is_let_in_for_a_clean_session_alone(playground: Address) -> None:

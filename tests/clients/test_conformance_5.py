@@ -213,10 +213,10 @@ def test_a_delayed_will_is_cancelled_by_coming_back(playground: Address, topic: 
 
     with Guest(playground, FIVE, "watcher") as watcher:
         watcher.subscribe(topic)
-        lose("comes back", 1)
+        lose("comes back", 5)
         with Guest(playground, FIVE, "comes back", clean=False) as back:
             assert back.present
-            lose("stays away", 2)
+            lose("stays away", 6)  # told when that of the other one would have been told long ago
             assert [m.payload for m in watcher.receives(1)] == [b"stays away"]
 
 

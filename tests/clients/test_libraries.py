@@ -128,7 +128,7 @@ async def test_gets_the_retained_value_first(gateway: Gateway, kind: Kind, qos: 
 async def known(gateway: Gateway, device: Device, value: int) -> None:
     """Wait until the gateway's view of last values holds it."""
     async with gateway.api() as api:
-        for _ in range(500):
+        for _ in range(3_000):
             answer = await api.get("/api/v1/latest", params={"filter": device.telemetry})
             answer.raise_for_status()
             if [each["payload"] for each in answer.json()["messages"]] == [{"value": value}]:

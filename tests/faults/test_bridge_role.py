@@ -62,7 +62,7 @@ async def bridge_process(folder: Path, log: str, **settings: object) -> AsyncIte
 async def answer(url: str, status: int) -> dict[str, Any]:
     """Wait until /ready answers so."""
     deadline = asyncio.get_running_loop().time() + 30
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         while True:
             response = await client.get("/ready")
             if response.status_code == status:

@@ -34,7 +34,9 @@ const requests = g.device.subscribe("iotsphere/devices/d1/commands/request");
 requests.addEventListener("message", async ({ detail: { metadata } }) => {
   const answer = (payload) =>
     g.device.publish("iotsphere/devices/d1/commands/response", payload, { correlationId: metadata.messageId });
+  await g.sleep(1_500); // so that whoever asks sees each state by itself
   await answer({ status: "running", progress: 50 });
+  await g.sleep(1_500);
   await answer({ status: "succeeded", result: "opened" });
 });
 await requests.ready();

@@ -43,8 +43,8 @@ async def test_slow_iteration_of_latest_gets_the_newest_of_each_topic(engine: En
         const slow = await g.client.subscribe([base + "-a", base + "-b"], { buffer: 10, policy: "latest" }).ready();
         const told = g.record(slow, "quality");
         await Promise.all(Array.from({ length: 400 }, (_, n) => g.client.publish(base + (n % 2 ? "-b" : "-a"), n)));
-        await g.client.ping();
-        await g.sleep(100);
+        // All has come when no more than the buffer holds is left.
+        await g.until(() => told.quality.reduce((sum, { superseded }) => sum + superseded, 0) > 390);
         const values = [];
         for await (const { payload } of slow) {
           values.push(payload.value);
@@ -69,7 +69,8 @@ async def test_page_is_told_that_it_gets_newest_values_only_and_why(engine: Engi
         await g.until(() => told.quality.at(-1)?.mode === "live");
         return told.quality;
     """)
-    assert [each["mode"] for each in got] == ["latest", "live"]
+    modes = [each["mode"] for each in got]
+    assert (modes[:2], modes[-1]) == (["latest", "live"], "live")
     assert "only the newest of each topic" in got[0]["reason"]
     assert got[0]["behind"] >= 1
-    assert got[-1]["superseded"] >= 1
+    assert sum(each["superseded"] for each in got) >= 1

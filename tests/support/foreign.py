@@ -45,7 +45,7 @@ class Foreign:
 
 @asynccontextmanager
 async def foreign(port: int, **how: Any) -> AsyncIterator[Foreign]:
-    async with aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5, **how) as client:
+    async with aiomqtt.Client("127.0.0.1", port, protocol=aiomqtt.ProtocolVersion.V5, timeout=60, **how) as client:
         client.pending_calls_threshold = 10_000
         peer = Foreign(client)
         try:

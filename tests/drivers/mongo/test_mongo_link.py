@@ -31,7 +31,8 @@ from tests.support.proxy import faulty_proxy
 from tests.support.servers import Server, answers, free_port
 from tests.support.waiting import until
 
-BRISK = MongoOptions(timeout=2, quiet=0.2)
+BRISK = MongoOptions(timeout=2)  # for what cannot be done
+PATIENT = MongoOptions(timeout=30, quiet=0.2)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ async def test_a_server_that_is_no_replica_set_is_refused(tmp_path: Path) -> Non
     command = server.command
     server.command = lambda port, home: [word for word in command(port, home) if word not in ("--replSet", mongo.NAME)]
     with server:
-        database = MongoDatabase(f"mongodb://127.0.0.1:{server.port}/x", SystemClock(), BRISK)
+        database = MongoDatabase(f"mongodb://127.0.0.1:{server.port}/x", SystemClock(), PATIENT)
         with pytest.raises(RequestInvalid, match="--replSet"):
             await database.__aenter__()
 
@@ -84,7 +85,7 @@ async def test_a_server_that_is_no_replica_set_is_refused(tmp_path: Path) -> Non
 async def test_a_user_that_is_not_known_is_told_what_to_check(shared_mongo: Server) -> None:
     url = f"mongodb://ana:secret@127.0.0.1:{shared_mongo.port}/x?replicaSet={mongo.NAME}"
     with pytest.raises(DatabaseUnavailable, match="authSource") as caught:
-        await MongoDatabase(url, SystemClock(), BRISK).__aenter__()
+        await MongoDatabase(url, SystemClock(), PATIENT).__aenter__()
     assert "secret" not in str(caught.value)
 
 
@@ -95,9 +96,9 @@ async def test_an_index_that_takes_longer_than_a_request_is_waited_for(tmp_path:
         point = {"configureFailPoint": "hangAfterStartingIndexBuild"}
         shell.admin.command({**point, "mode": "alwaysOn"})
         url = f"mongodb://127.0.0.1:{server.port}/x?replicaSet={mongo.NAME}"
-        async with MongoDatabase(url, SystemClock(), MongoOptions(timeout=1)) as database:
+        async with MongoDatabase(url, SystemClock(), MongoOptions(timeout=3)) as database:
             ensuring = asyncio.create_task(database.ensure(COLLECTIONS))
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(6)
             assert not ensuring.done()
             shell.admin.command({**point, "mode": "off"})
             async with asyncio.timeout(60):
@@ -125,7 +126,7 @@ async def test_the_role_read_write_is_enough(tmp_path: Path) -> None:
                 root.x.command("createUser", name, pwd="p", roles=[role])
             root.x.notes.insert_one({"_id": "d/old"})
         url = f"127.0.0.1:{server.port}/x?replicaSet={mongo.NAME}"
-        async with MongoDatabase(f"mongodb://writer:p@{url}", SystemClock(), BRISK) as database:
+        async with MongoDatabase(f"mongodb://writer:p@{url}", SystemClock(), PATIENT) as database:
             await database.ensure(COLLECTIONS)
             token = await database.now()
             await insert(database, "visits", {"d/a": {"until": 4_000_000_000_000}})
@@ -134,7 +135,7 @@ async def test_the_role_read_write_is_enough(tmp_path: Path) -> None:
             notes = next(one for one in COLLECTIONS if one.name == "notes")
             with pytest.raises(DatabaseUnavailable, match="dbAdmin"):
                 await database.ensure([notes._replace(watched=True)])
-        async with MongoDatabase(f"mongodb://reader:p@{url}", SystemClock(), BRISK) as database:
+        async with MongoDatabase(f"mongodb://reader:p@{url}", SystemClock(), PATIENT) as database:
             with pytest.raises(DatabaseUnavailable, match="readWrite"):
                 await database.ensure(COLLECTIONS)
 
@@ -143,7 +144,7 @@ async def test_a_write_whose_answer_was_lost_is_done_once(mongo_url: str, shared
     """The library sends it again under the same number, and the server answers what it did the first time."""
     async with faulty_proxy(shared_mongo.port) as proxy:
         url = mongo_url.replace(str(shared_mongo.port), str(proxy.port)).partition("?")[0]
-        async with MongoDatabase(f"{url}?directConnection=true", SystemClock(), BRISK) as database:
+        async with MongoDatabase(f"{url}?directConnection=true", SystemClock(), PATIENT) as database:
             await database.ensure(COLLECTIONS)
             made = await database.put("things", Write("d/a", None, {"n": 1}))
             proxy.swallow_answers = 1
@@ -174,7 +175,7 @@ async def test_b21_no_update_of_fifty_writers_of_one_document_is_lost(mongo_url:
 
 async def test_b21_a_transaction_in_the_way_is_waited_for_or_reported(mongo_url: str) -> None:
     """A person's open transaction holds the document: the write gets through once that ends, else it is unavailable."""
-    async with MongoDatabase(mongo_url, SystemClock(), BRISK) as database:
+    async with MongoDatabase(mongo_url, SystemClock(), MongoOptions(timeout=5)) as database:
         await database.ensure(COLLECTIONS)
         made = await database.put("things", Write("d/a", None, {"n": 1}))
         with pymongo.MongoClient[dict[str, int]](mongo_url) as client, client.start_session() as session:

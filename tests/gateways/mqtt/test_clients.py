@@ -172,7 +172,12 @@ async def test_aiomqtt_publishes_and_listens(house: House) -> None:
     device = await house.device("d1")
     host, port = await house.door()
     async with aiomqtt.Client(
-        host, port, username=device.username, password=device.password, protocol=aiomqtt.ProtocolVersion.V5
+        host,
+        port,
+        username=device.username,
+        password=device.password,
+        protocol=aiomqtt.ProtocolVersion.V5,
+        timeout=60,
     ) as client:
         await client.subscribe("iotsphere/devices/d1/#", qos=1)
         for number in range(20):

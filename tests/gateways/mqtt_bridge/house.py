@@ -29,7 +29,7 @@ from tests.support.waiting import until
 IN = '[[in]]\nfrom = "tele/{device_id}/SENSOR"\nto = "iotsphere/devices/{device_id}/telemetry"\n'
 OUT = '[[out]]\nfrom = "iotsphere/devices/{device_id}/commands/request"\nto = "cmnd/{device_id}"\n'
 SAME = '[[in]]\nfrom = "iotsphere/devices/+/telemetry/#"\n'
-QUICK = BridgeOptions(connect=1.0, first_retry=0.05, last_retry=0.4, answer=5.0)
+QUICK = BridgeOptions(connect=10.0, first_retry=0.05, last_retry=0.4, answer=30.0)
 
 
 def spec_of(
@@ -128,7 +128,7 @@ class House:
 
     async def registered(self, bridge: MqttBridge) -> None:
         """Wait until the way out stands: a new reader begins with what comes from then on."""
-        deadline = asyncio.get_running_loop().time() + 10
+        deadline = asyncio.get_running_loop().time() + 60
         while not await self.log.committed(f"iotsphere/bridge/{bridge.spec.name}"):
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)

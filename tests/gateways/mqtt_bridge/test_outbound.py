@@ -113,7 +113,7 @@ async def test_a_restart_goes_on_where_it_was_and_repeats_nothing(house: House, 
         for number in range(5):
             await house.say(COMMAND, {"n": number})
         await got(device, 5)
-        await first.drain(2)
+        await first.drain(30)
         for number in range(5, 10):  # nobody is there
             await house.say(COMMAND, {"n": number})
         await house.running(spec)
@@ -180,7 +180,7 @@ async def test_of_two_bridges_one_forwards_and_the_other_takes_over(house: House
         for number in range(10):
             await house.say(COMMAND, {"n": number})
         await got(device, 10)
-        await first.drain(2)
+        await first.drain(30)
         for number in range(10, 20):
             await house.say(COMMAND, {"n": number})
         messages = await got(device, 20)

@@ -181,7 +181,7 @@ async def test_a_drain_waits_for_decisions(house: House, mosquitto_server: Serve
     async with foreign(mosquitto_server.port) as service:
         await service.publish("ask/d1/desired", {"desired": {"led": True}})
         await until(lambda: bridge.unacknowledged == 1, "it waits")
-        draining = asyncio.create_task(bridge.drain(5))
+        draining = asyncio.create_task(bridge.drain(30))
         await asyncio.sleep(0.1)
         assert not draining.done()
         desk.open.set()
