@@ -1,7 +1,9 @@
 """For jobs that look at a whole window of time at once: in a stream, the readings are kept, and looked at every so often.
 
 The window is a lake of its own beside the results, so that each reading counts once whatever crashes, and so that what
-a stream says of a window is what a single pass over the same readings says.
+a stream says of a window is what a single pass over the same readings says. It is a window of reception: what came in it
+belongs to it, however old it was then. So its table is dated by reception too. In one that an older release dated by
+event, a date goes when all that it holds came before the window.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from .jobs import Counts, Run
-from .jobs.lake import lake_in
-from .jobs.lake import transform as as_lake
-from .schema import NAMES
+from .jobs.lake import believable, dated
+from .schema import NAMES, SPARK_SCHEMA
+from .sinks.delta import DeltaLake
 from .sinks.upkeep import Upkeep
 from .unread import Unread
 
 FOLDER: Final = "window"
+RECEIVED: Final = "received_time"
 UPKEEP_S: Final = 300.0
 
 
@@ -30,16 +33,20 @@ class Kept:
     """The readings of the last ``days`` (0: all), beside the results in a folder, and when they were looked at last."""
 
     def __init__(self, folder: Path, days: float) -> None:
-        self._lake = lake_in(folder / FOLDER)
+        self._lake = DeltaLake(folder / FOLDER, RECEIVED)
         self._days = days
         self._upkeep = Upkeep(self._lake, keep_days=int(days) + 2 if days else 0, vacuum_hours=2)
         self._looked = 0.0
+        self._tidied = False
 
     def add(self, readings: DataFrame, run: Run, batch: int, unread: Unread | None = None) -> Counts:
         """Keep the readings of a batch, each once. ``unread``: the same readings, for whoever reads and writes at once."""
-        counts = self._lake.append(as_lake(readings), run.application, batch, unread)
-        if self._upkeep.is_due(UPKEEP_S):
+        rows = dated(believable(readings), RECEIVED)
+        counts = self._lake.append(rows, run.application, batch, unread)
+        # A first time soon: who starts it every hour for what is new may end it before it is ever due.
+        if not self._tidied or self._upkeep.is_due(UPKEEP_S):
             self._upkeep.run()
+            self._tidied = True
         return counts
 
     def is_due(self, every_s: float) -> bool:
@@ -50,13 +57,15 @@ class Kept:
         return True
 
     def readings(self, spark: SparkSession) -> DataFrame:
-        """The readings of the last days, as they were when this was called."""
+        """The readings of the last days, as they were when this was called; none, where all have gone."""
         paths = [str(self._lake.folder / path) for path in sorted(self._lake.paths())]
+        if not paths:
+            return spark.createDataFrame([], SPARK_SCHEMA)
         rows = spark.read.option("recursiveFileLookup", "true").parquet(*paths).select(*NAMES)
         if not self._days:
             return rows
         oldest = F.expr(f"current_timestamp() - make_dt_interval(0, 0, 0, {self._days * 86_400})")
-        return rows.where(F.col("received_time") >= oldest)
+        return rows.where(F.col(RECEIVED) >= oldest)
 
 
 @cache

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ..schema import KEY
 from ..sinks.delta import DeltaLake
-from ..sinks.parquet import DATE
+from ..sinks.parquet import DATE, EVENT
 from ..sinks.upkeep import Upkeep
 from ..unread import Unread
 from . import Counts, Job, Option, Run
@@ -49,9 +49,9 @@ def believable(readings: DataFrame) -> DataFrame:
     )
 
 
-def dated(readings: DataFrame) -> DataFrame:
-    """Readings with ``date``, the day of their event time in UTC whatever the zone of the session is."""
-    day = F.floor(F.unix_micros("event_time") / F.lit(86_400_000_000)).cast("int")
+def dated(readings: DataFrame, by: str = EVENT) -> DataFrame:
+    """Readings with ``date``, the day of one of their times in UTC whatever the zone of the session is."""
+    day = F.floor(F.unix_micros(by) / F.lit(86_400_000_000)).cast("int")
     return readings.withColumn(DATE, F.date_from_unix_date(day))
 
 

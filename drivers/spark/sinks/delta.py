@@ -31,7 +31,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ....entities.errors import DatabaseUnavailable, RequestInvalid
 from ..unread import Unread
-from .parquet import DATE, FACTS, Written, dated, sync, writing
+from .parquet import DATE, EVENT, FACTS, Written, dated, sync, writing
 
 ATTEMPTS: Final = 12
 PAUSE_S: Final = 0.2
@@ -49,10 +49,14 @@ Marks = Mapping[str, tuple[int, int, int]]
 
 
 class DeltaLake:
-    """A table in a folder that every worker sees under the same path, partitioned by the column ``date``."""
+    """A table in a folder that every worker sees under the same path, partitioned by the column ``date``.
 
-    def __init__(self, folder: Path) -> None:
+    ``dated_by``: the time whose day in UTC that is.
+    """
+
+    def __init__(self, folder: Path, dated_by: str = EVENT) -> None:
         self.folder = folder.absolute()
+        self.dated_by = dated_by
         self._table: DeltaTable | None = None
 
     @property
@@ -148,10 +152,10 @@ class DeltaLake:
         return [told_file(row.asDict()) for row in told]
 
     def _write_unread(self, unread: Unread, batch: int) -> list[Written]:
-        write, read = writing(self.folder, batch), unread.reading
+        write, read, by = writing(self.folder, batch), unread.reading, self.dated_by
 
         def at_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return write(dated(read(batches)))
+            return write(dated(read(batches), by))
 
         writers = unread.splits.sparkSession.sparkContext.defaultParallelism
         told = unread.splits.coalesce(writers).mapInArrow(at_once, FACTS).collect()

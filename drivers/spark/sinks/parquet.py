@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 DATE: Final = "date"
+EVENT: Final = "event_time"  # whose UTC day is the date of a row, unless its table says another
 SORTED_BY: Final = (("device_id", "ascending"), ("event_time", "ascending"), ("metric", "ascending"))
 FLUSH_BYTES: Final = 96 * 1024 * 1024  # rows held before they are sorted and written as row groups
 FILE_ROWS: Final = 8_000_000
@@ -73,10 +74,10 @@ def writing(folder: Path, batch: int) -> Callable[[Iterable[pa.RecordBatch]], It
     return write
 
 
-def dated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Readings as the source gives them, with the UTC ``date`` of their event time."""
+def dated(batches: Iterable[pa.RecordBatch], by: str = EVENT) -> Iterator[pa.RecordBatch]:
+    """Readings as the source gives them, with the UTC ``date`` of one of their times."""
     for batch in batches:
-        days = pc.floor_temporal(batch["event_time"].cast(pa.timestamp("us")), unit="day").cast(pa.date32())
+        days = pc.floor_temporal(batch[by].cast(pa.timestamp("us")), unit="day").cast(pa.date32())
         yield batch.append_column(DATE, days)
 
 

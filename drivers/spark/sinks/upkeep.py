@@ -77,9 +77,10 @@ class Upkeep:
         if not self._keep_days:
             return 0
         oldest = today - timedelta(days=self._keep_days)
-        if not any(day < oldest for day in self._files()):
+        gone = ", ".join(f"'{day}'" for day, last in self._last_days().items() if last < oldest)
+        if not gone:
             return 0
-        metrics = self._commit(lambda table: table.delete(f"{DATE} < '{oldest}'", post_commithook_properties=NO_HOOKS))
+        metrics = self._commit(lambda table: table.delete(f"{DATE} IN ({gone})", post_commithook_properties=NO_HOOKS))
         return int(metrics.get("num_removed_files", 0))
 
     def _join(self) -> int:
@@ -176,9 +177,23 @@ class Upkeep:
                 time.sleep(PAUSE_S * attempt)
         return {}
 
+    def _last_days(self) -> dict[date, date]:
+        """For each date the last day that its rows are of: a later one, where they were dated by another time once."""
+        facts = self._facts()
+        columns = (facts[f"partition.{DATE}"], facts[f"max.{self.lake.dated_by}"])
+        found: dict[date, date] = {}
+        for day, newest in zip(*(column.to_pylist() for column in columns), strict=True):
+            # What is stated is up to a millisecond too high.
+            last = day if newest is None else (newest - timedelta(milliseconds=1)).date()
+            found[day] = max(day, last, found.get(day, day))
+        return found
+
+    def _facts(self) -> pa.Table:
+        return pa.table(self.lake.table().get_add_actions(flatten=True))
+
     def _files(self) -> Files:
         """Size and rows of the files of each date."""
-        facts = pa.table(self.lake.table().get_add_actions(flatten=True))
+        facts = self._facts()
         found: defaultdict[date, list[tuple[int, int]]] = defaultdict(list)
         columns = (facts[f"partition.{DATE}"], facts["size_bytes"], facts["num_records"])
         for day, size, rows in zip(*(column.to_pylist() for column in columns), strict=True):
