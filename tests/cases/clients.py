@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from tests.client.house import Talker
 from tests.support.gateway import ROOT, Credential, Gateway
 
-WITHIN = 15.0
+WITHIN = 60.0
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 
 

@@ -52,7 +52,7 @@ async def test_case_c13_a_replayed_command_runs_once(gateway: Gateway) -> None:
         refused = await page.ask("publish", topic=topic, message=old)
         assert (refused["type"], refused["code"]) == ("error", "expired")
         async with gateway.api() as api:
-            done = await api.get(f"/api/v1/commands/{C13}", params={"wait": 10})
+            done = await api.get(f"/api/v1/commands/{C13}", params={"wait": 20})
         assert done.json()["state"] == "succeeded"
         assert device.of("commands/request") == [{"action": "unlock"}]
         assert stranger.heard == []
@@ -145,7 +145,7 @@ async def test_commands_survive_kill_9_and_run_once(gateway: Gateway) -> None:
         await device.until("commands/request", 5)
         for command_id in ids[:2]:
             await device.answer(command_id, {"status": "succeeded"})
-            answer = await api.get(f"/api/v1/commands/{command_id}", params={"wait": 10})
+            answer = await api.get(f"/api/v1/commands/{command_id}", params={"wait": 20})
             assert answer.json()["state"] == "succeeded"
         deadline = asyncio.get_running_loop().time() + 20
         while await command_state(api, ids[4]) != "acknowledged":
@@ -155,7 +155,7 @@ async def test_commands_survive_kill_9_and_run_once(gateway: Gateway) -> None:
     await gateway.start()
     async with gateway.api() as api, twin(gateway, who, keep=True, honours=True) as device:
         await device.answer(ids[2], {"status": "succeeded"})
-        answer = await api.get(f"/api/v1/commands/{ids[2]}", params={"wait": 10})
+        answer = await api.get(f"/api/v1/commands/{ids[2]}", params={"wait": 20})
         assert answer.json()["state"] == "succeeded"
         last = await api.post(path, json={"payload": {"n": 5}, "wait": 20})
         assert last.json()["state"] == "succeeded"

@@ -162,7 +162,7 @@ class Talker:
 
     async def read(self) -> dict[str, Any]:
         """The next frame, parsed."""
-        frame: dict[str, Any] = orjson.loads(await asyncio.wait_for(self.connection.recv(), 20))
+        frame: dict[str, Any] = orjson.loads(await asyncio.wait_for(self.connection.recv(), 60))
         return frame
 
     async def say(self, kind: str, **members: object) -> int:
@@ -223,7 +223,7 @@ class Talker:
     async def closed(self) -> tuple[int | None, str | None]:
         """Read until the connection ends; returns code and reason."""
         with suppress(ConnectionClosed):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     await self.connection.recv()
         return self.connection.close_code, self.connection.close_reason

@@ -26,7 +26,7 @@ class RawClient:
         """Finish the handshake. Raises AssertionError with the answer when it is refused."""
         authorization = () if token is None else (f"Authorization: Bearer {token}",)
         await self.send_lines(*self.handshake(), *authorization, *headers, "")
-        answer = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 20)
+        answer = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)
         assert b" 101 " in answer.split(b"\r\n")[0], answer
 
     def handshake(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class RawClient:
 
     async def read_frame(self) -> tuple[int, bytes]:
         """The next frame: opcode and payload. Raises IncompleteReadError at the end of the stream."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             head = await self.reader.readexactly(2)
             length = head[1] & 0x7F
             if length == 126:
@@ -105,7 +105,7 @@ class RawClient:
         """Read up to the end of the stream, whatever comes; returns its beginning."""
         data = b""
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while piece := await self.reader.read(65_536):
                     data += piece[: 4_096 - len(data)]
         except ConnectionError:

@@ -32,7 +32,7 @@ class TurnedByHand:
         return turn
 
 
-async def take(source: AsyncIterator[T], seconds: float = 20.0) -> T:
+async def take(source: AsyncIterator[T], seconds: float = 60.0) -> T:
     """The next item, or an error that says so when none comes."""
     async with asyncio.timeout(seconds):
         return await anext(source)

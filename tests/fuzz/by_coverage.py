@@ -25,7 +25,7 @@ def main(words: list[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(conversations()):
             (folder / f"seed-{number:02}").write_bytes(seed)
-    options = ["-max_len=512", "-timeout=5", "-rss_limit_mb=512"]
+    options = ["-max_len=512", "-timeout=60", "-rss_limit_mb=512"]
     atheris.Setup([words[0], *options, *words[1:]], target.drive)
     atheris.Fuzz()
 

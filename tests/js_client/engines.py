@@ -23,7 +23,7 @@ from tests.support.servers import binary, environment, missing
 
 HARNESS: Final = Path(__file__).with_name("harness.mjs")
 LIBRARY: Final = ROOT / "clients/js/lib/iotsphere.min.js"
-WITHIN_S: Final = 60.0
+WITHIN_S: Final = 180.0
 NODE_OPTIONS: Final = ("--experimental-websocket", "--no-warnings")
 CHROMIUM_OPTIONS: Final = (
     "--no-sandbox",

@@ -29,10 +29,10 @@ class MemoryStorage {
 }
 
 g.until = async (condition, what = String(condition)) => {
-  const deadline = Date.now() + 20_000;
+  const deadline = Date.now() + 60_000;
   for (let value; ; await new Promise((resolve) => setTimeout(resolve, 5))) {
     if ((value = await condition())) return value;
-    if (Date.now() > deadline) throw new Error(`not within 20 s: ${what}`);
+    if (Date.now() > deadline) throw new Error(`not within 60 s: ${what}`);
   }
 };
 g.sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

@@ -151,9 +151,9 @@ class Gateway:
 
     async def kill(self) -> None:
         """End it as a crash would: SIGKILL to its whole group, no chance to save anything."""
-        await self._end(signal.SIGKILL, 10)
+        await self._end(signal.SIGKILL, 60)
 
-    async def terminate(self, within: float = 15) -> int:
+    async def terminate(self, within: float = 60) -> int:
         """Ask it to stop and wait. Returns its exit code; raises GatewayFailed when it does not end in time."""
         return await self._end(signal.SIGTERM, within)
 

@@ -81,7 +81,7 @@ def single(
 @contextlib.contextmanager
 def direct(port: int) -> Iterator[Client]:
     """A client of one member, whatever its part in the set is."""
-    with Client("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=5_000) as client:
+    with Client("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=30_000) as client:
         yield client
 
 

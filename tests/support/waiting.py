@@ -8,7 +8,7 @@ from collections.abc import Callable
 POLL = 0.02
 
 
-async def until(condition: Callable[[], object], what: str, within: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str, within: float = 60.0) -> None:
     """Return as soon as the condition holds. Raises AssertionError with ``what`` after ``within`` seconds."""
     deadline = asyncio.get_running_loop().time() + within
     while True:

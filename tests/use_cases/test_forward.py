@@ -100,7 +100,7 @@ async def test_a_new_reader_begins_with_what_comes_and_gets_all_of_it(stage: Sta
 
 
 async def until_passed(stage: Stage, count: int) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 30
     while await stage.passed() < count:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)

@@ -41,6 +41,7 @@ from tests.support.servers import Server
 from tests.support.telemetry import fill_redis, fill_sqlite
 
 P0 = Partition("iotsphere", "telemetry", 0)
+pytestmark = pytest.mark.timeout(600)
 NOW = 1_767_225_600_000
 TOPIC = "iotsphere/devices/d1/telemetry"
 ENVELOPE = b'{"metadata":{"messageId":"%036d","timestamp":"2026-01-01T00:00:00.000Z","source":"d1"},"payload":%b}'

@@ -21,6 +21,7 @@ from iotsphere.drivers.spark.sinks.parquet import DATE, writing
 from tests.support.readings import make
 from tests.support.telemetry import fill_sqlite
 
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 
 
@@ -45,7 +46,7 @@ def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -57,7 +58,6 @@ def test_the_how_to_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_lake(tmp_path / "lake")
     fill_sqlite(tmp_path, 200)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from iotsphere.drivers.spark.schema import ARROW_SCHEMA, COLUMNS, KEY, NAMES, SPARK_SCHEMA, listed
 
+pytestmark = pytest.mark.timeout(600)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -18,6 +18,8 @@ from iotsphere.spark import telemetry, telemetry_stream
 from tests.support.servers import Server
 from tests.support.telemetry import fill_redis, fill_sqlite, values
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def test_telemetry_is_a_frame_that_stays_the_same(spark: SparkSession, tmp_path: Path) -> None:
     log = fill_sqlite(tmp_path, 500)
@@ -44,7 +46,7 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, redis_server:
     def run() -> None:
         stream = telemetry_stream(spark, log=log, maxMessagesPerBatch=300).writeStream.foreachBatch(take)
         query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
 
     run()
     assert sorted(value for batch in batches for value in batch) == list(range(700))

@@ -14,7 +14,7 @@ from iotsphere.adapters.mqtt.codec import Fault, Parser
 from iotsphere.adapters.mqtt.encode import encode
 from iotsphere.use_cases.access.devices import Credential
 
-WITHIN = 15.0
+WITHIN = 60.0
 T = TypeVar("T")
 
 
