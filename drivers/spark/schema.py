@@ -63,7 +63,8 @@ COLUMNS: Final = (
     Column("sample", "the index of the sample within its message", False, *_INT),
 )
 NAMES: Final = tuple(column.name for column in COLUMNS)
-KEY: Final = ("message_id", "metric", "sample")
+# What tells samples apart: devices may use the same id, each on a topic of its own.
+KEY: Final = ("domain", "device_id", "message_id", "metric", "sample")
 SPARK_SCHEMA: Final = StructType([StructField(column.name, column.spark, column.nullable) for column in COLUMNS])
 ARROW_SCHEMA: Final = pa.schema([pa.field(column.name, column.arrow, column.nullable) for column in COLUMNS])
 

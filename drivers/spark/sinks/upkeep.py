@@ -2,7 +2,8 @@
 
 Files are joined by tiers: those below 1 MiB when there are eight of them in a date, then those below 8 MiB, and so on.
 A row is so rewritten a few times at most, however slowly a date fills, and a date has a few dozen files at any time.
-When a date is over, its files are sorted by device once more, so that who asks for one device reads few.
+When a date is over, its files are sorted by device once more, so that who asks for one device reads few, and what was
+sent twice is marked.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import pyarrow as pa
 from deltalake import ColumnProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
+from .copies import COPY, copies_in, predicate
 from .delta import ATTEMPTS, LOG, NO_HOOKS, PAUSE_S, DeltaLake
-from .parquet import DATE, DELTAS, NO_DICTIONARY, sync
+from .parquet import DATE, DELTAS, EVENT, NO_DICTIONARY, sync
 
 MIB: Final = 1024 * 1024
 TIERS: Final = (MIB, 8 * MIB, 64 * MIB, 256 * MIB)
@@ -55,18 +57,20 @@ class Upkeep:
         self._vacuumed_at = 0.0
         self._checkpoint = -1
         self._sorted: dict[date, int] = {}
+        self._marked = 0
 
     def is_due(self, every_s: float) -> bool:
         """Tell whether the last time is so many seconds ago."""
         return time.monotonic() - self._done_at >= every_s
 
     def run(self, today: date | None = None) -> dict[str, int]:
-        """Do what is to be done. Returns ``joined``, ``removed`` and ``vacuumed`` files, and ``sorted`` dates."""
-        today = today or datetime.now(UTC).date()
+        """Do what is to be done. Returns ``joined``, ``removed`` and ``vacuumed`` files, ``sorted`` dates, ``marked`` rows."""
+        today, self._marked = today or datetime.now(UTC).date(), 0
         counts = {
             "removed": self._retire(today),
             "joined": self._join(),
             "sorted": self._sort(today),
+            "marked": self._marked,
             "vacuumed": self._vacuum(),
         }
         self._shorten_log()
@@ -109,12 +113,30 @@ class Upkeep:
             rows = sum(count for _, count in files)
             if day > today - CLOSED_AFTER or rows < self._sorted_rows(day) * GROWN:
                 continue
+            self._marked += self._mark(day)
             self._commit(partial(self._sort_one, day=day))
             # A crash before this has the date sorted once more. (An optimisation carries no transactions of its own.)
             self._commit(partial(self._mark_sorted, day=day, rows=rows))
             self._sorted[day] = rows
             done += 1
         return done
+
+    def _mark(self, day: date) -> int:
+        """Mark the copies in a date that is over, and return how many rows they are."""
+        # Dated by another time than their own, copies of a message do not lie together.
+        copies = copies_in(self.lake.table(), day) if self.lake.dated_by == EVENT else {}
+        if not copies:
+            return 0
+        marked = f"array_sort(array_append(quality, '{COPY}'))"
+        metrics = self._commit(
+            lambda table: table.update(
+                updates={"quality": marked},
+                predicate=predicate(day, copies),
+                writer_properties=WRITING,
+                post_commithook_properties=NO_HOOKS,
+            )
+        )
+        return int(metrics.get("num_updated_rows", 0))
 
     def _sorted_rows(self, day: date) -> int:
         """How many rows a date had when it was sorted last; 0 when it never was."""

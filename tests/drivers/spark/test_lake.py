@@ -173,6 +173,13 @@ def test_the_view_of_distinct_samples_has_the_first_of_each(spark: SparkSession,
     assert flagged.count() == 6 * len(again)
 
 
+def test_two_devices_may_use_the_same_message_id(spark: SparkSession, tmp_path: Path) -> None:
+    rows = frame(spark, FLEET, tmp_path / "log").limit(50)
+    other = rows.withColumn("device_id", F.concat("device_id", F.lit("-b")))
+    both = rows.unionByName(other)
+    assert distinct(both).count() == 2 * distinct(rows).count()
+
+
 def test_dates_do_not_depend_on_the_zone_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
     rows = frame(spark, FLEET, tmp_path / "log")
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")

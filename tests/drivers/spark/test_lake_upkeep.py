@@ -111,6 +111,35 @@ def test_a_day_that_is_over_is_sorted_by_device_once(lake: DeltaLake) -> None:
     assert len(content(lake.folder)) == len(devices) + len(late.rows)
 
 
+def test_messages_that_were_sent_twice_are_marked_when_their_day_is_over(lake: DeltaLake) -> None:
+    plan = Plan(readings=3_000, devices=5, period_s=10, duplicate=0.05, metrics=("temperature", "battery"), seed=4)
+    fleet = make(plan)
+    size = -(-len(fleet.rows) // 3)
+    for number in range(3):
+        add(lake, fleet.rows.slice(number * size, size), number)
+    copies = """SELECT device_id, message_id, metric, "offset" FROM (SELECT *, row_number() OVER (
+            PARTITION BY device_id, message_id, metric, sample ORDER BY received_time, "partition", "offset") AS copy
+        FROM lake) WHERE copy > 1 ORDER BY ALL"""
+    expected = query(lake.folder, copies)
+    assert len(expected) > 100
+    before = content(lake.folder).drop_columns(["quality"])
+    assert upkeep_of(lake).run(today=DAY + timedelta(days=1)) == {}
+    counts = upkeep_of(lake).run(today=DAY + timedelta(days=2))
+    assert counts == {"sorted": 1, "marked": len(expected)}
+    marked = """SELECT device_id, message_id, metric, "offset" FROM lake WHERE list_contains(quality, 'duplicate') ORDER BY ALL"""
+    assert query(lake.folder, marked) == expected
+    assert content(lake.folder).drop_columns(["quality"]).equals(before)
+    several = query(lake.folder, "SELECT DISTINCT quality FROM lake WHERE len(quality) > 1")
+    assert all(list(words) == sorted(set(words)) for (words,) in several)
+    late = make(plan, start=plan.start)  # the same messages once more, at other places of the log
+    moved = late.rows.set_column(
+        late.rows.column_names.index("offset"), late.rows.schema.field("offset"), pc.add(late.rows["offset"], 1_000_000)
+    )
+    add(lake, moved, 3)
+    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {"sorted": 1, "marked": len(moved)}
+    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {}
+
+
 def test_readings_that_are_too_old_are_removed_with_their_files(lake: DeltaLake) -> None:
     days = Plan(readings=2_400, devices=10, period_s=3_600 * 2).clean  # 40 messages a device: three days and a third
     add(lake, make(days).rows, 0)
