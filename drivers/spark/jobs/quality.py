@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ....entities.errors import RequestInvalid
@@ -61,20 +61,33 @@ def ranges_of(text: str) -> Ranges:
     return found
 
 
-def judged(readings: DataFrame, limits: Limits) -> pa.Table:
-    """The findings, the heaviest first of each kind, at most 100,000 in all."""
+def judged(readings: DataFrame, limits: Limits, most: int = MAX_ROWS) -> tuple[pa.Table, Counts]:
+    """The findings, the heaviest of each kind, at most ``most`` in all; and how many there are of each kind.
+
+    What is not in the table is counted as ``left_out`` beside the kinds; no kind is left out for the many of another.
+    """
     held = readings.persist(StorageLevel.MEMORY_AND_DISK)
+    all_found = findings(held, limits).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        order = ("kind", F.desc("count"), "domain", "device_id", "metric", "at")
-        return findings(held, limits).orderBy(*order).limit(MAX_ROWS).toArrow()
+        order = (F.desc("count"), "domain", "device_id", "metric", "at")
+        place = F.row_number().over(Window.partitionBy("kind").orderBy(*order))
+        heaviest = all_found.withColumn("place", place).orderBy("place", "kind").limit(most)
+        table = heaviest.orderBy("kind", "place").drop("place").toArrow()
+        counts = Counter(table["kind"].to_pylist())
+        if table.num_rows == most:
+            kept = counts.total()
+            counts = Counter({row["kind"]: row["count"] for row in all_found.groupBy("kind").count().collect()})
+            counts["left_out"] = counts.total() - kept
     finally:
+        all_found.unpersist()
         held.unpersist()
+    return table, {kind: count for kind, count in counts.items() if count}
 
 
 def _judge(readings: DataFrame, run: Run) -> Counts:
-    found = judged(readings, limits_of(run.options))
+    found, counts = judged(readings, limits_of(run.options))
     save(found, run.output)
-    return dict(Counter(found["kind"].to_pylist()))
+    return counts
 
 
 def save(found: pa.Table, folder: Path) -> None:

@@ -78,7 +78,7 @@ class Upkeep:
         return {name: count for name, count in counts.items() if count}
 
     def _retire(self, today: date) -> int:
-        if not self._keep_days:
+        if not 0 < self._keep_days < today.toordinal():  # for ever, or for longer than there are dates
             return 0
         oldest = today - timedelta(days=self._keep_days)
         gone = ", ".join(f"'{day}'" for day, last in self._last_days().items() if last < oldest)

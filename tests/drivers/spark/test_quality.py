@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from iotsphere.drivers.spark import findings
 from iotsphere.drivers.spark.jobs import Run
-from iotsphere.drivers.spark.jobs.quality import JOB, cell, limits_of, ranges_of, save
+from iotsphere.drivers.spark.jobs.quality import JOB, cell, judged, limits_of, ranges_of, save
 from iotsphere.drivers.spark.schema import SPARK_SCHEMA
 from iotsphere.drivers.spark.window import kept_in
 from iotsphere.entities.errors import RequestInvalid
@@ -213,6 +213,18 @@ def test_all_planted_faults_are_in_the_findings_and_nothing_else(
     }
     assert (sums["clock_untrusted"], sums["hole"]) == (planted["untrusted"], planted["lost"])
     assert spark.sparkContext._jsc.getPersistentRDDs().size() <= 1  # the fixture's own
+
+
+def test_what_does_not_fit_is_counted_and_no_kind_hides_another(rows: DataFrame) -> None:
+    whole, every = judged(rows, findings.USUAL)
+    assert "left_out" not in every
+    kinds = set(every)
+    assert every["gap"] > len(kinds)
+    some, counts = judged(rows, findings.USUAL, len(kinds) + 2)
+    assert counts == {**every, "left_out": whole.num_rows - len(kinds) - 2}
+    assert set(some["kind"].to_pylist()) == kinds
+    listed = whole.to_pylist()
+    assert [row for row in listed if row in some.to_pylist()] == some.to_pylist()  # in the same order
 
 
 def test_a_stream_looks_at_the_same_readings_as_a_single_pass(
