@@ -111,7 +111,8 @@ class Weather:
                 await self._say(client, "telemetry/temperature", {"value": value, "unit": unit, "measured": measured})
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._state["interval"])
+                async with asyncio.timeout(self._state["interval"]):
+                    await self._wake.wait()
 
     async def _listen(self, client: aiomqtt.Client) -> None:
         async for message in client.messages:

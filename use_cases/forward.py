@@ -88,7 +88,8 @@ class ForwardUseCase:
         """Begin nothing new, and commit what was handed over; gives up after ``timeout`` seconds."""
         self._stopping = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
         if self.lease is not None:
             with suppress(Unavailable):
                 await self._commit(self.lease)

@@ -128,7 +128,8 @@ class MessagePublishUseCase:
     async def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds until everything submitted is answered; what is left gets ShuttingDown."""
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
         except TimeoutError:
             self._closing = True
             task = self._task

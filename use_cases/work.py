@@ -172,7 +172,8 @@ class WorkQueueUseCase:
 
         stop = self._feed.listen(listener)
         try:
-            await asyncio.wait_for(moved.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await moved.wait()
         except TimeoutError:
             return
         finally:

@@ -132,7 +132,8 @@ class HttpPublishing:
             return outcomes
         try:
             records = [outcomes[index].record for index in waiting]
-            appended = await asyncio.wait_for(self._publish(records), ANSWER_WITHIN_S)
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                appended = await self._publish(records)
         except TimeoutError as error:
             raise LogUnavailable(
                 "the log did not answer in time; what was sent may or may not be in it: send it again with its message id"

@@ -181,7 +181,8 @@ class MemoryDatabase:
         end = loop.time() + self._quiet
         while (left := end - loop.time()) > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(moved.wait(), min(left, SWEEP_S))
+                async with asyncio.timeout(min(left, SWEEP_S)):
+                    await moved.wait()
             self._sweep()
             if moved.is_set():
                 return True

@@ -199,7 +199,8 @@ class HttpGateway:
         for connection in list(state.connections):
             connection.shutdown()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.admission.empty.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self.admission.empty.wait()
         for connection in list(state.connections):
             connection.transport.abort()
         for task in list(state.tasks):

@@ -113,7 +113,8 @@ class MqttGateway:
         for client in list(self._door.clients):
             client.cut()
         try:
-            await asyncio.wait_for(self._door.empty.wait(), CLOSE_WITHIN_S)
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self._door.empty.wait()
         except TimeoutError:
             log.warning("clients_not_ended", count=len(self._door.clients))
             farewells = [client.farewell for client in self._door.clients if client.farewell is not None]

@@ -244,7 +244,8 @@ class Inbound:
         """Take nothing more, and wait until what was taken is in the log and acknowledged."""
         self._closed = True
         try:
-            await asyncio.wait_for(self._quiet.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._quiet.wait()
         except TimeoutError:
             log.warning("bridge_not_drained", unacknowledged=len(self._owed), remedy="the broker will send them again")
 

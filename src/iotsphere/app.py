@@ -262,11 +262,13 @@ class App:
         await asyncio.gather(*(door.drain(seconds) for door in self._doors.values()))
         await box.publish().close(seconds)
         try:
-            await asyncio.wait_for(box.sharing().close(), seconds)
+            async with asyncio.timeout(seconds):
+                await box.sharing().close()
         except (Unavailable, TimeoutError) as error:
             logger.warning("shares_not_given_back", message=str(error), remedy="their leases lapse within a second")
         try:
-            await asyncio.wait_for(box.feed().save(), seconds)
+            async with asyncio.timeout(seconds):
+                await box.feed().save()
         except (Unavailable, TimeoutError) as error:
             logger.warning("last_values_not_saved", message=str(error), remedy="they are read again from the log")
 

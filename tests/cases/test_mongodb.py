@@ -123,7 +123,7 @@ async def test_telemetry_is_there_for_those_who_query_mongodb(gateway: Gateway, 
 async def test_case_a26_the_newest_record_of_an_upload_is_the_latest_and_each_is_history(
     gateway: Gateway, shell: Shell
 ) -> None:
-    (who,) = await gateway.add_devices(["m7"])
+    (who,) = await gateway.add_devices(["m26"])
     now = int(time.time() * 1_000)
     records: list[dict[str, Any]] = [
         {"ts": now - 312_400, "lat": 1.0, "lon": 2.0, "sat": 11},
@@ -137,7 +137,7 @@ async def test_case_a26_the_newest_record_of_an_upload_is_the_latest_and_each_is
     while len(rows) < 7:  # coordinates without a fix are none
         assert time.monotonic() < deadline, rows
         await asyncio.sleep(0.05)
-        rows = list(shell["history"].find({"device": "m7"}).sort([("at", -1), ("metric", 1)]))
+        rows = list(shell["history"].find({"device": "m26"}).sort([("at", -1), ("metric", 1)]))
     # The shell's times name no zone, and are UTC.
     assert [(row["metric"], row["value"], row["at"].replace(tzinfo=UTC).timestamp()) for row in rows] == [
         (f"position.{name}", record[name], pytest.approx(record["ts"] / 1_000))
@@ -147,7 +147,7 @@ async def test_case_a26_the_newest_record_of_an_upload_is_the_latest_and_each_is
     ]
 
     def latest() -> dict[str, float]:
-        return {row["metric"]: row["value"] for row in shell["latest"].find({"device": "m7"})}
+        return {row["metric"]: row["value"] for row in shell["latest"].find({"device": "m26"})}
 
     wanted = {"position.lat": 1.0, "position.lon": 2.0, "position.sat": 11}
     while latest() != wanted:

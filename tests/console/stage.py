@@ -124,8 +124,11 @@ class Stage:
 
     async def close(self) -> None:
         """Let the devices go."""
-        for task in self._devices.values():
-            task.cancel()
+        left = set(self._devices.values())
+        while left:  # again, since before Python 3.12 `wait_for` forgets a cancellation that meets its answer
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=1)
         await asyncio.gather(*self._devices.values(), return_exceptions=True)
 
 

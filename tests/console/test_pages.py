@@ -226,7 +226,7 @@ async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) ->
     await page.wait_for_function("() => document.querySelector('[data-metric=temperature]')?.series.values.length > 80")
     await page.select_option("[aria-label=Speed]", "1")
     await page.locator("[aria-label=Time]").evaluate(
-        "(slider) => { slider.value = -6; slider.dispatchEvent(new Event('change')); }"
+        "(slider) => { slider.value = -10; slider.dispatchEvent(new Event('change')); }"
     )
     clock = page.locator("[data-clock]")
     await expect(page.locator(".rewind.past")).to_be_visible()

@@ -120,7 +120,8 @@ class Handover:
         while len(visit.queued) >= MAX_QUEUED:
             visit.room = asyncio.Event()
             try:
-                await asyncio.wait_for(visit.room.wait(), QUEUED_AT_MOST_S)
+                async with asyncio.timeout(QUEUED_AT_MOST_S):
+                    await visit.room.wait()
             except TimeoutError:
                 visit.queued.clear()  # some were too large for the client, or it wants none any more
             visit.room = None

@@ -43,7 +43,8 @@ class CommandWaits:
                 if command.is_final or left <= 0:
                     return command
                 try:
-                    await asyncio.wait_for(moved.wait(), min(pause, left))
+                    async with asyncio.timeout(min(pause, left)):
+                        await moved.wait()
                 except TimeoutError:
                     pause = min(pause * 2, longest)
         finally:
