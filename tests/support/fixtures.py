@@ -118,7 +118,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all tests of a process, on two cores: starting one takes seconds."""
     from iotsphere.drivers.spark.session import open_session  # what it imports is large
 
-    session = open_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "2"}, tmp_path_factory.mktemp("spark"))
+    # Queries over a few rows, most of which run once, so that compiling them takes longer than they do. What is run as
+    # users run it, from the command line and on the cluster, is compiled.
+    brief = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    session = open_session("tests", "local[2]", brief, tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 

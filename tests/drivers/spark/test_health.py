@@ -99,7 +99,7 @@ def past(folder: Path) -> Run:
 
 def test_a_stream_that_catches_up_judges_nobody_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
     """Days ago: a device that speaks once an hour is in one batch of three, and its bucket is woken in the others."""
-    for start in range(0, 180, 20):
+    for start in range(0, 80, 20):
         often = {f"often-{number}": range(start, start + 20) for number in range(2)}
         seldom = {f"seldom-{number}": [start] for number in range(6) if start % 60 == 0}
         readings(spark, {**often, **seldom}, tmp_path / "log")
