@@ -6,11 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from .app import App
 from .drivers import simulated_devices as simulated
 from .endpoints import parse_address
 from .entities.errors import Conflict, RequestInvalid
+
+GONE_WITHIN_S: Final = 5.0
 
 
 @asynccontextmanager
@@ -35,7 +38,7 @@ async def demonstration(app: App) -> AsyncIterator[dict[str, str]]:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=GONE_WITHIN_S)  # a client's library may lose a cancellation
 
 
 async def _device(app: App, device_id: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, timedelta
 from math import isfinite
 from pathlib import Path
+from sys import float_info
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -28,7 +29,12 @@ OPEN_FILES: Final = 32
 # Differences of sorted times and offsets are small numbers; a dictionary of them would be as long as the column.
 DELTAS: Final = ("event_time", "received_time", "skew_ms", "offset")
 NO_DICTIONARY: Final = frozenset((*DELTAS, "value"))
-STATISTICS: Final = ("domain", "device_id", "metric", "value", "event_time", "received_time", "partition", "offset")
+# Of every column that has an order: readers take a column without ends for one in which nothing can be found.
+ORDERED: Final = (
+    pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_timestamp,
+)  # fmt: skip
+LONGEST: Final = 32  # characters of a text that statistics state
+BEYOND: Final = "\U0010ffff"
 # How a written file is told to the driver.
 FACTS: Final = "path string, date string, size long, rows long, statistics string, places string"
 
@@ -150,12 +156,13 @@ class _File:
         for name in rows.column_names:
             column = rows[name]
             self._nulls[name] += column.null_count
-            if name in STATISTICS and column.null_count < len(column):
+            if any(kind(column.type) for kind in ORDERED) and column.null_count < len(column):
                 ends = pc.min_max(column).as_py()
                 low, high = ends["min"], ends["max"]
-                if not isinstance(low, float) or (isfinite(low) and isfinite(high)):  # JSON has no other numbers
-                    self._low[name] = min(self._low.get(name, low), low)
-                    self._high[name] = max(self._high.get(name, high), high)
+                if isinstance(low, float) and not (isfinite(low) and isfinite(high)):  # JSON has no other numbers
+                    low, high = -float_info.max, float_info.max
+                self._low[name] = min(self._low.get(name, low), low)
+                self._high[name] = max(self._high.get(name, high), high)
         for place, (low, high) in places(rows).items():
             before = self._places.get(place, (low, high))
             self._places[place] = (min(before[0], low), max(before[1], high))
@@ -191,7 +198,9 @@ def places(rows: pa.Table) -> dict[str, tuple[int, int]]:
 
 
 def _stated(value: Any, *, up: bool) -> Any:
-    """A value as statistics state it: a time in ms, rounded so that no row lies outside."""
+    """A value as statistics state it: a time in ms, a text cut short, each rounded so that no row lies outside."""
+    if isinstance(value, str) and len(value) > LONGEST and not (up and value[LONGEST] == BEYOND):
+        return value[:LONGEST] + (BEYOND if up else "")
     if not isinstance(value, datetime):
         return value
     rest = timedelta(microseconds=value.microsecond % 1_000)

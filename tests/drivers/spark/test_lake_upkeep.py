@@ -84,6 +84,29 @@ def test_b29_small_files_are_joined_and_their_number_stays_bounded(lake: DeltaLa
     assert lake.table().transaction_version("app") == 59
 
 
+def test_no_filter_hides_a_row_from_readers_that_skip_files(lake: DeltaLake) -> None:
+    """Fresh, joined and sorted: what a reader gets who leaves out files by their statistics is what is in the rows."""
+    texts = ["", "a" * 40, "a" * 32 + "\U0010ffff\U0010ffff", "ü" * 33, None]
+    for number, rows in enumerate(batches(MANY + 1)):
+        text = pa.array([texts[(index + number) % len(texts)] for index in range(len(rows))], pa.string())
+        value = pa.array([float(index) if index % 9 else None for index in range(len(rows))])
+        for name, column in (("value_text", text), ("value", value)):
+            rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)  # noqa: PLW2901
+        add(lake, rows, number)
+    held = content(lake.folder)
+    for day in (0, 1, 9):
+        upkeep_of(lake).run(today=DAY + timedelta(days=day))
+        for name in held.column_names:
+            if pa.types.is_list(held.schema.field(name).type):
+                continue
+            for chosen in [one for one in pc.unique(held[name]).to_pylist() if one is not None][:7]:
+                found = DeltaTable(str(lake.folder)).to_pyarrow_dataset().count_rows(filter=pc.field(name) == chosen)
+                wanted = pc.sum(pc.equal(held[name], pa.scalar(chosen, held[name].type))).as_py()
+                assert found == wanted, (name, chosen, day)
+    query_of = "SELECT count(*) FROM lake WHERE sample = 0 AND message_id > '' AND skew_ms IS NOT NULL"
+    assert query(lake.folder, query_of) == [(len(held),)]
+
+
 def test_files_that_are_large_enough_are_left_alone(lake: DeltaLake) -> None:
     """A row is rewritten a few times at most: a tier is joined only when it has many files."""
     for number, rows in enumerate(batches(MANY - 1)):
