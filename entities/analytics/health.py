@@ -100,8 +100,7 @@ class Health:
     def _place(self, at: int, rule: HealthRule) -> None:
         """Find the message's place in time: at the end, where it may leave a gap, or in a gap that it fills."""
         if at <= self.newest:
-            self.first_at = min(self.first_at, at)
-            self._fill(at, rule)
+            self.fill(at, rule)
             return
         distance = at - self.newest
         limit = self._longest(rule)
@@ -114,7 +113,9 @@ class Health:
             self.intervals = [*self.intervals[1 - INTERVALS :], distance]
         self.newest = at
 
-    def _fill(self, at: int, rule: HealthRule) -> None:
+    def fill(self, at: int, rule: HealthRule) -> None:
+        """Fold in an earlier sample: it may lie in a gap."""
+        self.first_at = min(self.first_at, at)
         limit = self._longest(rule) or 0
         for index, (begin, end) in enumerate(self.gaps):
             if begin < at < end:

@@ -7,6 +7,7 @@ arrives any more. In a batch run it is decided for the moment of the newest read
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -103,19 +104,20 @@ def examined(memories: Memories, table: pa.Table, rule: HealthRule, now: int) ->
     rows: list[tuple[Any, ...]] = []
     cleared: dict[str, tuple[int, int]] = {}
     columns = [table[name].to_pylist() for name in ("device", "offset", "at", "received", "untrusted", "charge")]
-    last: tuple[str, int, int] | None = None
-    for device, offset, at, received, untrusted, charge in sorted(
-        zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2])
-    ):
+    ordered = sorted(zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2]))
+    for (device, offset), rows_of in groupby(ordered, key=lambda row: (row[0], row[1])):
+        message = list(rows_of)  # a row a metric and sample; the newest sample says when it was sent
+        _, _, at, received, untrusted, _ = message[-1]
         if (health := touched.get(device)) is None:
             health = touched[device] = _remembered(memories, device, at, received, offset)
-        if last != (device, offset, at):  # else it is one more metric of the same sample
-            silent_since = health.silent_since
-            if health.take(at, received, offset, not untrusted, rule):
-                cleared[device] = silent_since, received
-            last = device, offset, at
-        if charge is not None and not untrusted and at >= health.newest:
-            health.charge(at, charge)
+        silent_since, before = health.silent_since, health.newest if health.messages else message[0][2]
+        if health.take(at, received, offset, not untrusted, rule):
+            cleared[device] = silent_since, received
+        for _, _, earlier, _, wild, charge in message:
+            if earlier < at and not wild:
+                health.fill(earlier, rule)
+            if charge is not None and not wild and earlier >= before:
+                health.charge(earlier, charge)
     for device, health in touched.items():
         change = "cleared" if device in cleared else None if device in memories else MET
         rows.append(_row(device, health, change, *cleared.get(device, (health.silent_since or None, None))))

@@ -57,6 +57,26 @@ def test_metrics_of_one_message_count_as_one() -> None:
     assert (found["first_offset"], found["last_offset"], found["change"]) == (0, 9, MET)
 
 
+def test_samples_of_one_message_are_one_sign_of_life_and_fill_what_was_left_out() -> None:
+    """A device that measures every ten seconds and sends what it has once in ten minutes, and one bundle late."""
+    rows = [("d/a", 600 * bundle + second, 90.0 - bundle) for bundle in range(8) for second in range(0, 600, 10)]
+    late = rows[240:300]
+    given = rows[:240] + rows[300:] + late
+    messages = table(given)
+    offsets = [number // 60 for number in range(len(given))]
+    received = [(given[60 * offset + 59][1] if offset < 7 else 4_800) * SECOND for offset in offsets]
+    for name, column in (("offset", offsets), ("received", received)):
+        messages = messages.set_column(messages.column_names.index(name), name, pa.array(column, pa.int64()))
+    memories = Memories()
+    (found,) = examined(memories, messages, RULE, 4_800 * SECOND).to_pylist()
+    assert (found["messages"], found["cadence_s"], found["state"]) == (8, 600.0, "online")
+    assert (found["first_event"], found["last_event"]) == (0, 4_790 * SECOND)
+    assert (found["gaps"], found["uptime"], found["battery"]) == (0, 1.0, 83.0)
+    nothing = table([])
+    assert examined(memories, nothing, RULE, (4_800 + 2_999) * SECOND).num_rows == 0
+    assert examined(memories, nothing, RULE, (4_800 + 3_001) * SECOND).to_pylist()[0]["change"] == "raised"
+
+
 def test_silence_begins_by_the_clock_and_ends_with_a_message() -> None:
     memories = Memories()
     examined(memories, table([("d/a", second, None) for second in range(0, 300, 10)]), RULE, 300 * SECOND)
