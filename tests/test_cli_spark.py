@@ -46,6 +46,7 @@ async def test_jobs_and_their_options_are_listed() -> None:
         (("health", "--set", "silent=1"), "request_invalid: the options make no sense"),
         (("lake", "--from", "yesterday"), "request_invalid: 'yesterday' is no place in the log"),
         (("lake", "--follow", "--from", "yesterday"), "request_invalid: 'yesterday' is no place in the log"),
+        (("lake", "--from", "2999-01-01"), "request_invalid: from='2999-01-01' lies in the future"),
         (("lake", "--to", "{}"), "request_invalid: '{}' says nothing of iotsphere/telemetry/0"),
         (("lake", "--master", "here"), "request_invalid: --master 'here' is none of Spark's"),
         (("lake", "--log", "memory"), "request_invalid: a log in memory is read by its gateway alone"),
@@ -70,6 +71,10 @@ async def test_jobs_and_their_options_are_listed() -> None:
         ),
         (("report", "--lag"), "request_invalid: there is no checkpoint of report in "),
         (("status",), "no running gateway uses"),
+        (
+            ("health", "--follow", "--gateway", "ws://127.0.0.1:1", "--token", "x"),
+            "unavailable: no gateway answers at ws://127.0.0.1:1",
+        ),
         (("status", "--gateway", "none"), "request_invalid: status does nothing but publish"),
         (("anomaly", "--follow"), "or add --gateway none, and alerts are kept in the database but told nobody"),
         (("health", "--checkpoint", "c"), "or add --gateway none"),
@@ -78,7 +83,7 @@ async def test_jobs_and_their_options_are_listed() -> None:
 async def test_refusals_say_what_to_do(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
     """Before Spark takes its time to start."""
     await asyncio.to_thread(fill_sqlite, tmp_path, 1)
-    again = ("gateway uses", "--gateway none", "no log at", "does not answer")
+    again = ("gateway uses", "no gateway answers", "--gateway none", "no log at", "does not answer")
     expected = 1 if any(text in why for text in again) else 2
     assert why in await iotsphere_command("spark", *words, "--data", str(tmp_path), expect=expected)
 

@@ -86,7 +86,7 @@ def time_of(text: str, now: int) -> int | None:
     if _DAY.match(text):
         text += "T00:00:00Z"
     if ago := _AGO.match(text):
-        return now - round(float(ago[1]) * _UNITS[ago[2]])
+        return max(0, now - round(float(ago[1]) * _UNITS[ago[2]]))
     found = read_time(text)
     return None if found is None else found.time
 

@@ -26,6 +26,7 @@ from .splits import Losses, Split, divided, read_split
 
 Opening = Callable[[str], LogRanges]
 OUTAGE_S: Final = 60.0
+AHEAD_MS: Final = 60_000  # by which the clock of the log's machine may be ahead
 _KNOWN: Final = frozenset(
     name.lower()
     for name in (
@@ -87,6 +88,8 @@ def borders(opening: Opening, wanted: Wanted) -> tuple[Places, Places]:
         now = time.time_ns() // 1_000_000
         start, end = resolve(ranges, known, wanted.start, now), resolve(ranges, known, wanted.end, now)
     since, until = time_of(wanted.start, now), time_of(wanted.end, now)
+    if since is not None and since > now + AHEAD_MS:
+        raise RequestInvalid(f"from={wanted.start!a} lies in the future: there is nothing yet")
     turned = since is not None and until is not None and since > until
     if turned or (any(start[one] > end[one] for one in known) and not any(start[one] < end[one] for one in known)):
         raise RequestInvalid(f"from={wanted.start!a} lies behind to={wanted.end!a}: exchange them")

@@ -45,7 +45,7 @@ def limits_of(given: Options) -> Limits:
 
 
 def ranges_of(text: str) -> Ranges:
-    """Read ``METRIC=LOW..HIGH,…``; either end may be left out. Raises RequestInvalid."""
+    """Read ``METRIC=LOW..HIGH,…``; either end may be left out, and LOW is not above HIGH. Raises RequestInvalid."""
     found: dict[str, tuple[float | None, float | None]] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         metric, is_there, ends = part.partition("=")
@@ -53,7 +53,10 @@ def ranges_of(text: str) -> Ranges:
         try:
             if not (metric and is_there and dots):
                 raise ValueError(part)
-            found[metric] = (float(low) if low else None, float(high) if high else None)
+            lowest, highest = (float(low) if low else None, float(high) if high else None)
+            if lowest is not None and highest is not None and not lowest <= highest:
+                raise ValueError(part)
+            found[metric] = (lowest, highest)
         except ValueError as error:
             raise RequestInvalid(
                 f"{part!a} is no range: write METRIC=LOW..HIGH, such as temperature=-40..85"

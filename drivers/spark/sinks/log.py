@@ -77,6 +77,13 @@ class LogSink:
             self._thread.join(WAIT_S)
             self._loop.close()
 
+    def ready(self) -> None:
+        """Connect now, so that a wrong address or token is told before the work begins.
+
+        Raises Unavailable, Unauthenticated, Forbidden.
+        """
+        self._wait(self._connected(patient=False))
+
     def __call__(self, announcements: Iterable[Announcement]) -> int:
         """Publish what the log does not hold, in order per topic; returns how many messages were new.
 
@@ -112,12 +119,12 @@ class LogSink:
                 new += sum(not receipt.duplicate for receipt in receipts)
         return new
 
-    async def _connected(self) -> Publisher:
+    async def _connected(self, *, patient: bool = True) -> Publisher:
         while self._publisher is None:
             try:
                 self._publisher = await self._stack.enter_async_context(self._connecting())
             except Unavailable as error:
-                if not error.retry:
+                if not error.retry or not patient:
                     raise
                 logger.warning("%s; trying again", error)
                 await asyncio.sleep(PAUSE_S)

@@ -155,6 +155,8 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
         announce = None
         if gateway is not None:
             announce = stack.enter_context(sink_of(gateway, job, log, domains))
+            if job.publishes or (job.alarms and checkpoint is not None):
+                announce.ready()
         make_run = runs_of(values, outlets, announce)
         if asked.maintain:
             if job.maintain is None:

@@ -257,6 +257,6 @@ def test_ranges_are_read_and_nonsense_is_refused(tmp_path: Path) -> None:
         "temperature": (-40.0, 85.0), "battery": (5.0, None), "x": (None, 3.0),
     }  # fmt: skip
     assert limits_of(quality_run(tmp_path).options) == findings.USUAL
-    for text in ("temperature", "=1..2", "temperature=1-2", "temperature=a..b"):
+    for text in ("temperature", "=1..2", "temperature=1-2", "temperature=a..b", "temperature=5..1", "t=nan..1"):
         with pytest.raises(RequestInvalid, match=r"METRIC=LOW\.\.HIGH"):
             ranges_of(text)
