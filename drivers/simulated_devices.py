@@ -63,6 +63,12 @@ def readings_of(device_id: str) -> list[tuple[str, float]]:
     return [(row["date"], round((float(row["temp"]) - 32) * 5 / 9, 1)) for row in rows]
 
 
+def _is_cancelled() -> bool:
+    """Whether the group of this task has cancelled it: on Python 3.11 the client loses it where it meets an acknowledgement."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Weather:
     """One station's life: it measures, honours what is desired, and answers commands."""
 
@@ -100,7 +106,7 @@ class Weather:
     async def _measure(self, client: aiomqtt.Client) -> None:
         loose_wire = self._station.device_id.endswith("-3")
         readings = self._station.readings
-        while True:
+        while not _is_cancelled():
             measured, celsius = readings[self._index % len(readings)]
             self._index += 1
             if loose_wire and self._index % BAD_VALUE_EVERY == 0:
@@ -116,6 +122,8 @@ class Weather:
 
     async def _listen(self, client: aiomqtt.Client) -> None:
         async for message in client.messages:
+            if _is_cancelled():
+                break
             envelope = orjson.loads(message.payload)
             if str(message.topic).endswith("/shadow/delta"):
                 await self._honour(client, envelope["payload"])
