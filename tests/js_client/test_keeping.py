@@ -40,7 +40,7 @@ async def test_outbox_keeps_what_is_published_offline_and_repeats_without_duplic
         got = await engine.run(
             """
             const later = [3, 4, 5].map((n) => g.client.publish(given.topic, n));
-            await g.sleep(50);
+            await g.until(() => g.client.outbox.messages >= 6); // once it has met the lost connection
             const waiting = g.client.outbox.messages;
             g.all = [...g.first, ...later];
             return waiting;
