@@ -33,7 +33,7 @@ check: setup
 test: setup
 	@$(PY) tests/support/provision.py
 	@$(PY) tests/support/prepare_spark.py & prepared=$$!; $(MAKE) check && wait $$prepared
-	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 compiled: setup
 	@.ci/compiled
