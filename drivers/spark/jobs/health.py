@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.health import Health, HealthRule
 from ....entities.errors import RequestInvalid
-from ..alerts import MET, left_open, tell
+from ..alerts import CLEARED, MET, RAISED, left_open, tell
 from ..folds import BUCKET, Moment, bucket, folded, timed, with_frontier
 from ..memories import Memories
 from ..schema import schemas, table_of
@@ -119,14 +119,14 @@ def examined(memories: Memories, table: pa.Table, rule: HealthRule, now: int) ->
             if charge is not None and not wild and earlier >= before:
                 health.charge(earlier, charge)
     for device, health in touched.items():
-        change = "cleared" if device in cleared else None if device in memories else MET
+        change = CLEARED if device in cleared else None if device in memories else MET
         rows.append(_row(device, health, change, *cleared.get(device, (health.silent_since or None, None))))
         memories[device] = health.heard, b""
     for device, (heard, stored) in memories.items():
         if device in touched or now - heard > rule.least_s * US:
             health = touched.get(device) or Health.unpack(stored)
             if health.fall_silent(now, rule):
-                rows.append(_row(device, health, "raised", health.silent_since, heard + health.patience(rule)))
+                rows.append(_row(device, health, RAISED, health.silent_since, heard + health.patience(rule)))
                 touched[device] = health
     for device, health in touched.items():
         memories[device] = health.heard, health.pack()

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ..schema import KEY
+from ..sinks.copies import COPY
 from ..sinks.delta import DeltaLake
 from ..sinks.parquet import DATE, EVENT
 from ..sinks.upkeep import Upkeep
@@ -17,7 +18,6 @@ from ..unread import Unread
 from . import Counts, Job, Option, Run
 
 UNTRUSTED: Final = "clock_untrusted"
-DUPLICATE: Final = "duplicate"
 OPTIONS: Final = (
     Option("keep_days", 0, "readings whose event is older than so many days are removed; 0 keeps all"),
     Option("compact_s", 300, "seconds between two looks at what small files are to be joined; 0 never looks"),
@@ -62,7 +62,7 @@ def distinct(readings: DataFrame) -> DataFrame:
 
 def marked(readings: DataFrame) -> DataFrame:
     """All rows, with ``duplicate`` in the quality of each but the first of a sample."""
-    marks = F.array_sort(F.array_union("quality", F.array(F.lit(DUPLICATE))))
+    marks = F.array_sort(F.array_union("quality", F.array(F.lit(COPY))))
     again = F.col("copy") > 1
     return _numbered(readings).withColumn("quality", F.when(again, marks).otherwise(F.col("quality"))).drop("copy")
 
