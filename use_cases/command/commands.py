@@ -1,7 +1,8 @@
 """Commands: accepting, following and ending what callers ask of devices. Every step is written before it is told.
 
-A command is written to the database, appended to the log with its id as the message id, and then marked as queued. A
-timer appends again what was written and not queued; the log knows the id, so that is harmless.
+A command is written to the database, appended to the log with its id as the message id, and then marked as queued. What
+was written and not queued is appended again by whoever repeats it, or by a timer; the log knows the id, so that is
+harmless.
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ class Commands:
         known = command_at(stored)
         if not life.same_order(known, command):
             raise Conflict(f"{order.id} is the id of another command: choose a new one", id=order.id)
+        if known.state == life.ACCEPTED:
+            # A crash came between the two steps. What the caller sends next must come behind it in the log.
+            known = await self._queue(stored, known)
         return Sent(known, True)
 
     async def _queue(self, stored: Stored, command: Command) -> Command:

@@ -89,12 +89,13 @@ async def test_c13_a_repeated_command_is_answered_as_before_and_done_once(house:
     outcomes = await asyncio.gather(*(house.commands.send(order) for _ in range(100)))
     assert sum(not sent.repeated for sent in outcomes) == 1
     assert house.log == [ID]
+    appended = house.calls
     await house.commands.learn("iotsphere", ID, "succeed", {"result": 7})
     house.clock.advance(23 * 3600 * 1000)
     again = await house.commands.send(order)
     assert again.repeated
     assert (again.command.state, again.command.answer) == ("succeeded", {"result": 7})
-    assert house.calls == 1
+    assert house.calls == appended
 
 
 async def test_c13_an_old_statement_is_refused_and_an_id_belongs_to_one_command(house: House) -> None:
@@ -125,6 +126,19 @@ async def test_what_cannot_be_is_refused_and_leaves_nothing(
         await house.commands.send(house.order(**change))
     assert house.log == []
     assert await house.database.scan("commands") == []
+
+
+async def test_a_command_that_is_repeated_after_a_crash_lies_in_the_log_before_those_behind_it(house: House) -> None:
+    house.away = True
+    with pytest.raises(LogUnavailable):
+        await house.commands.send(house.order(1))
+    house.away = False
+    again = await house.commands.send(house.order(1))
+    assert (again.command.state, again.repeated) == ("queued", True)
+    await house.commands.send(house.order(2))
+    assert house.log == [house.order(1).id, house.order(2).id]
+    await house.commands.send(house.order(1))
+    assert house.calls == 2
 
 
 async def test_a_crash_between_the_database_and_the_log_is_healed(house: House) -> None:
