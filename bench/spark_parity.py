@@ -1,7 +1,7 @@
 """`python -m bench.spark_parity`: each job, in batch and in stream, beside what others make of the same readings.
 
 The others are DuckDB, and for alerts and health loops that remember everything (tests/support/truths.py). Alerts are
-compared on twenty series, since such a loop is slow; all else on all readings.
+compared on ``--series`` of them, since such a loop is slow; all else on all readings.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ SERIES: Final = 20
 RANKS: Final = 0.001  # by this share of the readings Spark's percentiles may be off
 AT_ONCE: Final = 1_000_000
 OPTIONS: Final = {
+    "health": {"battery": "temperature"},  # both logs have it, and it goes up and down
     "rollup": {"lateness_minutes": "240", "keep_minutes_days": "0"},
     "quality": {"days": "0", "every_s": "1e9"},
     "report": {"days": "0", "every_s": "1e9"},
@@ -55,13 +56,17 @@ class Parity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job over the Parquet files of a folder, in stream a file a batch. ``folder``: for its results."""
+    """A job over the Parquet files of a folder, in stream a file a batch. ``folder``: for its results.
+
+    ``series``: of so many alerts are compared.
+    """
 
     spark: SparkSession
     name: str
     files: Path
     following: bool
     folder: Path
+    series: int = SERIES
 
     @property
     def job(self) -> Job:
@@ -172,7 +177,7 @@ def _anomaly(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
         FROM read_parquet('{case.files}/*.parquet', filename = true)
         WHERE value IS NOT NULL AND NOT list_contains(quality, 'clock_untrusted') AND series IN (
             SELECT DISTINCT domain || '/' || device_id || '/' || metric AS one FROM readings WHERE value IS NOT NULL
-            ORDER BY hash(one), one LIMIT {SERIES})
+            ORDER BY hash(one), one LIMIT {case.series})
         GROUP BY 1 ORDER BY 1"""
     ).fetchall()
     expected = []
@@ -198,10 +203,12 @@ def _onward(points: Sequence[tuple[str, int, float, int]]) -> Iterator[tuple[int
 
 def _health(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     _rows(case, connection)
-    names = ("device", "messages", "gaps", "gap_s", "cadence_s", "first", "newest")
-    connection.register("expected", _table(names, truths.health(connection), 1))
+    names = ("device", "messages", "gaps", "gap_s", "cadence_s", "first", "newest", "uptime", "battery", "slope")
+    expected = truths.health(connection, str(case.run().options["battery"]))
+    connection.register("expected", _table(names, expected, 1))
     found = f"""SELECT domain || '/' || device_id AS device, messages, gaps, gap_s, cadence_s, epoch_us(first_event) AS first,
-        epoch_us(last_event) AS newest FROM {LATEST.format(keys="domain, device_id")}"""
+        epoch_us(last_event) AS newest, uptime, battery, battery_per_day AS slope
+        FROM {LATEST.format(keys="domain, device_id")}"""
     return compared(connection, found, "SELECT * FROM expected", names[:1], dict.fromkeys(names[1:], 1e-9))
 
 
@@ -273,6 +280,7 @@ def main(
     rows: Annotated[int, typer.Option(help="Readings to make up.")] = 1_000_000,
     devices: int = 500,
     jobs: Annotated[str, typer.Option(help="Which jobs, with commas between.")] = ",".join(JOBS),
+    series: Annotated[int, typer.Option(help="Of how many series alerts are compared.")] = SERIES,
 ) -> None:
     """Make readings up, run each job over them, and say how many rows are wrong."""
     folder, console, bad = Path(tempfile.mkdtemp(prefix="iotsphere-parity-")), Console(width=150), 0
@@ -285,7 +293,7 @@ def main(
             pq.write_table(fleet.rows, folder / "log" / f"part-{number:05d}.parquet")
         for name in jobs.split(","):
             for following in (False, True):
-                case = Case(spark, name, folder / "log", following, folder / f"{name}-{following}")
+                case = Case(spark, name, folder / "log", following, folder / f"{name}-{following}", series)
                 begun, parity = time.perf_counter(), check(case)
                 told = f"{name:8} {'stream' if following else 'batch':6} {parity.rows:>10,} rows, {parity.wrong} wrong"
                 console.print(f"{told}; {time.perf_counter() - begun:.0f} s with the peer")

@@ -1,12 +1,14 @@
 """How a device is: when it was heard of, what it left out, whether it is silent, and where its battery is going.
 
 Each is measured by itself: the usual distance of its own messages says what a gap is, and after how long it is silent.
-Times are µs since 1970. ``received`` is the gateway's clock, ``at`` the time of the measurement.
+Of a device that sends several messages at once it is that of its bursts, and a device that takes on another pace changes
+its habit: gaps that are none by the new one are forgotten. Times are µs since 1970. ``received`` is the gateway's clock, ``at`` the time of the measurement.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self
@@ -16,6 +18,10 @@ HOUR_US: Final = 3_600 * SECOND_US
 DAY_US: Final = 24 * HOUR_US
 INTERVALS: Final = 33
 LEAST_INTERVALS: Final = 5
+# A pause is so many times the median distance; three that are alike (by their quartiles) are between bursts.
+PAUSE: Final = 10
+LEAST_PAUSES: Final = 3
+ALIKE: Final = 2
 MOST_GAPS: Final = 32
 BATTERY_POINTS: Final = 49
 
@@ -60,10 +66,18 @@ class Health:
 
     @property
     def cadence(self) -> int | None:
-        """The usual distance of two messages, µs; None while it is not known."""
+        """The usual distance of two messages, or of two bursts of them, µs; None while it is not known."""
         if len(self.intervals) < LEAST_INTERVALS:
             return None
-        return sorted(self.intervals)[len(self.intervals) // 2]
+        ordered = sorted(self.intervals)
+        middle = ordered[len(ordered) // 2]
+        if ordered[-1] <= PAUSE * middle:
+            return middle
+        pauses = ordered[bisect_right(ordered, PAUSE * middle) :]
+        count = len(pauses)
+        if count < LEAST_PAUSES or pauses[3 * count // 4] > ALIKE * pauses[count // 4]:
+            return middle
+        return pauses[count // 2]
 
     @property
     def gap_us(self) -> int:
@@ -102,15 +116,15 @@ class Health:
         if at <= self.newest:
             self.fill(at, rule)
             return
-        distance = at - self.newest
+        self.intervals = [*self.intervals[1 - INTERVALS :], at - self.newest]
         limit = self._longest(rule)
-        if limit is not None and distance > limit:
-            self.gaps.append([self.newest, at])
+        if limit is not None:
+            if at - self.newest > limit:
+                self.gaps.append([self.newest, at])
+            self.gaps = [gap for gap in self.gaps if gap[1] - gap[0] > limit]
             if len(self.gaps) > MOST_GAPS:
                 begin, end = self.gaps.pop(0)
                 self.older_gaps, self.older_gap_us = self.older_gaps + 1, self.older_gap_us + end - begin
-        else:
-            self.intervals = [*self.intervals[1 - INTERVALS :], distance]
         self.newest = at
 
     def fill(self, at: int, rule: HealthRule) -> None:

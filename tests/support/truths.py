@@ -92,38 +92,72 @@ def opened(files: str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def health(connection: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
-    """Per device: messages, gaps, their seconds, the usual distance in s, and µs of first and newest event."""
+def health(connection: duckdb.DuckDBPyConnection, battery: str) -> list[tuple[Any, ...]]:
+    """Per device: messages, gaps, their seconds, the usual distance in s, µs of first and newest event, uptime, and of the
+    metric ``battery`` its last value and its change a day.
+    """
     rows = connection.execute(
-        """SELECT domain || '/' || device_id, list((epoch_us(event_time), wild) ORDER BY "offset", event_time) FROM (
-        SELECT DISTINCT domain, device_id, "offset", event_time, list_contains(quality, 'clock_untrusted') AS wild
-        FROM readings) GROUP BY 1 ORDER BY 1"""
+        f"""SELECT domain || '/' || device_id, list((epoch_us(event_time), wild, charge) ORDER BY "offset", event_time) FROM (
+        SELECT domain, device_id, "offset", event_time, list_contains(quality, 'clock_untrusted') AS wild,
+            any_value(value) FILTER (metric = '{battery}' AND NOT isnan(value)) AS charge
+        FROM readings GROUP BY ALL) GROUP BY 1 ORDER BY 1"""
     )
     found = []
     while row := rows.fetchone():
         device, messages = row
         known: list[int] = []  # in the order of time
-        distances: list[int] = []  # in the order of arrival, without those of gaps
+        distances: list[int] = []  # in the order of arrival
         gaps: list[tuple[int, int]] = []
-        for at, wild in messages:
+        charges: list[tuple[int, float]] = []
+        for at, wild, charge in messages:
+            if charge is not None and not wild and (not known or at >= known[-1]):
+                charges.append((at, charge))
             if wild and known:
                 continue
-            longest = 3 * sorted(distances[-33:])[len(distances[-33:]) // 2] if len(distances) >= 5 else None
             if not known or at > known[-1]:
-                if known and longest and at - known[-1] > max(longest, 1_000_000):
+                distances += [at - known[-1]] if known else []
+                longest = max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else float("inf")
+                if known and at - known[-1] > longest:
                     gaps.append((known[-1], at))
-                elif known:
-                    distances.append(at - known[-1])
+                settled = len(gaps) - 32 if len(gaps) > 32 else 0
+                gaps = gaps[:settled] + [gap for gap in gaps[settled:] if gap[1] - gap[0] > longest]
                 known.append(at)
                 continue
+            longest = max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else 0
             parts = [gap for begin, end in gaps if begin < at < end for gap in ((begin, at), (at, end))]
             whole = [gap for gap in gaps if not gap[0] < at < gap[1]]
-            gaps = whole + [(begin, end) for begin, end in parts if end - begin > max(longest or 0, 1_000_000)]
+            gaps = sorted(whole + [(begin, end) for begin, end in parts if end - begin > longest])
             known.insert(bisect_right(known, at), at)
-        usual = sorted(distances[-33:])[len(distances[-33:]) // 2] / 1e6 if len(distances) >= 5 else None
         seconds = sum(end - begin for begin, end in gaps) / 1e6
-        found.append((device, len(messages), len(gaps), seconds, usual, known[0], known[-1]))
+        usual = _usual(distances) / 1e6 if len(distances) >= 5 else None
+        span = (known[-1] - known[0]) / 1e6
+        uptime = 1 - seconds / span if span else 1.0
+        found.append((device, len(messages), len(gaps), seconds, usual, known[0], known[-1], uptime, *_charge(charges)))
     return found
+
+
+def _usual(distances: Sequence[int]) -> int:
+    """The upper median of the last 33; where the pauses, ten times as long, are alike, that of these."""
+    last = np.sort(np.array(distances[-33:]))
+    usual = int(last[len(last) // 2])
+    pauses = last[last > 10 * usual]
+    if len(pauses) >= 3 and pauses[3 * len(pauses) // 4] <= 2 * pauses[len(pauses) // 4]:
+        usual = int(pauses[len(pauses) // 2])
+    return usual
+
+
+def _charge(charges: Sequence[tuple[int, float]]) -> tuple[float | None, float | None]:
+    """The last value, and the median slope of all pairs of the last 49 that are an hour apart, a day."""
+    kept: list[tuple[int, float]] = []
+    for at, value in charges:
+        if not kept or at - kept[-1][0] >= 3_600_000_000:
+            kept.append((at, value))
+    slopes = []
+    if len(kept[-49:]) > 2:
+        times, values = map(np.array, zip(*kept[-49:], strict=True))
+        earlier, later = np.triu_indices(len(times), 1)
+        slopes = sorted((values[later] - values[earlier]) / (times[later] - times[earlier]) * 86_400e6)
+    return charges[-1][1] if charges else None, float(slopes[len(slopes) // 2]) if slopes else None
 
 
 def alerts(points: Sequence[tuple[int, float, bool]], rule: Any) -> list[tuple[str, str, int, int]]:

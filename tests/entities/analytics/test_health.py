@@ -37,6 +37,38 @@ def test_a_hole_is_a_gap_and_lowers_the_uptime() -> None:
     assert health.cadence == 10 * SECOND  # the hole is no habit
 
 
+@pytest.mark.parametrize("size", [2, 3, 5, 10])
+def test_who_sends_several_messages_at_once_has_the_habit_of_its_bursts(size: int) -> None:
+    """A device with a topic for each of its sensors, a message a second, every five minutes."""
+    health = told([burst * 300 + message for burst in range(40) for message in range(size)])
+    assert health.cadence == (300 - size + 1) * SECOND
+    assert (health.gaps, health.uptime) == ([], 1.0)
+    assert health.patience(RULE) == 5 * health.cadence
+    begin = health.newest
+    health.take(begin + 1_800 * SECOND, begin + 1_800 * SECOND, 999, True, RULE)
+    assert health.gaps == [[begin, begin + 1_800 * SECOND]]
+
+
+def test_pauses_that_are_not_alike_are_gaps_and_no_habit() -> None:
+    times, at = [0], 0
+    for pause in (120, 900, 300, 4_000):
+        for distance in (*[10] * 7, pause):
+            at += distance
+            times.append(at)
+    health = told(times)
+    assert health.cadence == 10 * SECOND
+    assert [end - begin for begin, end in health.gaps] == [pause * SECOND for pause in (120, 900, 300, 4_000)]
+
+
+def test_who_takes_on_another_pace_changes_its_habit_and_what_was_a_gap_by_the_old_one_is_none() -> None:
+    quick = list(range(0, 1_000, 10))
+    health = told([*quick, *range(1_050, 1_050 + 10 * 60, 60)])
+    assert health.cadence == 10 * SECOND
+    assert len(health.gaps) == 10
+    health = told([*quick, *range(1_050, 1_050 + 40 * 60, 60)])
+    assert (health.cadence, health.gaps, health.uptime) == (60 * SECOND, [], 1.0)
+
+
 def test_what_comes_late_fills_its_gap() -> None:
     live = [*range(0, 110, 10), *range(200, 300, 10)]
     backlog = list(range(110, 200, 10))
