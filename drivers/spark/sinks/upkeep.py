@@ -3,7 +3,8 @@
 Files are joined by tiers: those below 1 MiB when there are eight of them in a date, then those below 8 MiB, and so on.
 A row is so rewritten a few times at most, however slowly a date fills, and a date has a few dozen files at any time.
 When a date is over, its files are sorted by device once more, so that who asks for one device reads few, and what was
-sent twice is marked.
+sent twice is marked. Of late rows, what was sent twice is marked too, but a date is looked at a few times a day at most:
+that reads all of its ids.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,8 +29,11 @@ MIB: Final = 1024 * 1024
 TIERS: Final = (MIB, 8 * MIB, 64 * MIB, 256 * MIB)
 MANY: Final = 8
 CLOSED_AFTER: Final = timedelta(days=2)
+# Transactions of the table: how many rows a date had when it was sorted last, and when copies were looked for.
 SORTED: Final = "sorted:"
+MARKED: Final = "marked:"
 GROWN: Final = 1.2  # a sorted date that late rows made so much larger is sorted anew
+MARK_EVERY_S: Final = 6 * 3_600
 CHECKPOINT_EVERY: Final = 50
 SPILL_BYTES: Final = 512 * MIB
 WRITING: Final = WriterProperties(
@@ -56,7 +61,8 @@ class Upkeep:
         self._done_at = time.monotonic()
         self._vacuumed_at = 0.0
         self._checkpoint = -1
-        self._sorted: dict[date, int] = {}
+        self._rows_when: dict[str, int] = {}
+        self._marked_at: dict[date, float] = {}
         self._marked = 0
 
     def is_due(self, every_s: float) -> bool:
@@ -107,18 +113,22 @@ class Upkeep:
         )
 
     def _sort(self, today: date) -> int:
-        """Sort each date that is over and has more than one file, once, and again when late rows made it grow."""
+        """Sort each date that is over and has more than one file, once, and again when late rows made it grow; mark copies."""
         done = 0
         for day, files in self._files().items():
             rows = sum(count for _, count in files)
-            if day > today - CLOSED_AFTER or rows < self._sorted_rows(day) * GROWN:
+            if day > today - CLOSED_AFTER or rows == self._rows(MARKED, day):
+                continue
+            grown = rows >= self._rows(SORTED, day) * GROWN
+            if not grown and time.monotonic() < self._marked_at.get(day, -inf) + MARK_EVERY_S:
                 continue
             self._marked += self._mark(day)
-            self._commit(partial(self._sort_one, day=day))
-            # A crash before this has the date sorted once more. (An optimisation carries no transactions of its own.)
-            self._commit(partial(self._mark_sorted, day=day, rows=rows))
-            self._sorted[day] = rows
-            done += 1
+            self._marked_at[day] = time.monotonic()
+            if grown:
+                self._commit(partial(self._sort_one, day=day))
+            # A crash before this has it done once more. (An optimisation carries no transactions of its own.)
+            self._commit(partial(self._note, names=(MARKED, SORTED) if grown else (MARKED,), day=day, rows=rows))
+            done += grown
         return done
 
     def _mark(self, day: date) -> int:
@@ -138,14 +148,17 @@ class Upkeep:
         )
         return int(metrics.get("num_updated_rows", 0))
 
-    def _sorted_rows(self, day: date) -> int:
-        """How many rows a date had when it was sorted last; 0 when it never was."""
-        if day not in self._sorted:
-            self._sorted[day] = self.lake.table().transaction_version(SORTED + day.isoformat()) or 0
-        return self._sorted[day]
+    def _rows(self, what: str, day: date) -> int:
+        """How many rows a date had when this was done last; 0 when it never was."""
+        name = what + day.isoformat()
+        if name not in self._rows_when:
+            self._rows_when[name] = self.lake.table().transaction_version(name) or 0
+        return self._rows_when[name]
 
-    def _mark_sorted(self, table: DeltaTable, day: date, rows: int) -> dict[str, Any]:
-        self.lake.commit([], [Transaction(SORTED + day.isoformat(), rows)], table)
+    def _note(self, table: DeltaTable, names: tuple[str, ...], day: date, rows: int) -> dict[str, Any]:
+        noted = {name + day.isoformat(): rows for name in names}
+        self.lake.commit([], [Transaction(name, rows) for name in noted], table)
+        self._rows_when |= noted
         return {}
 
     def _sort_one(self, table: DeltaTable, day: date) -> dict[str, Any]:

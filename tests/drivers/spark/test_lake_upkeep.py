@@ -163,6 +163,22 @@ def test_messages_that_were_sent_twice_are_marked_when_their_day_is_over(lake: D
     assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {}
 
 
+def test_a_copy_that_comes_days_later_is_marked_although_its_day_hardly_grew(lake: DeltaLake) -> None:
+    fleet = make(SMALL)
+    add(lake, fleet.rows, 0)
+    running = upkeep_of(lake)
+    assert running.run(today=DAY + timedelta(days=2)) == {"sorted": 1}
+    name = "offset"
+    far = pc.add(fleet.rows[name], 1_000_000)
+    again = fleet.rows.set_column(fleet.rows.column_names.index(name), fleet.rows.schema.field(name), far).slice(0, 3)
+    add(lake, again, 1)
+    assert running.run(today=DAY + timedelta(days=3)) == {}  # it looked a moment ago: not again at once
+    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {"marked": 3}
+    marked = query(lake.folder, """SELECT "offset" FROM lake WHERE list_contains(quality, 'duplicate') ORDER BY 1""")
+    assert [offset for (offset,) in marked] == sorted(again[name].to_pylist())
+    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {}
+
+
 def test_readings_that_are_too_old_are_removed_with_their_files(lake: DeltaLake) -> None:
     days = Plan(readings=2_400, devices=10, period_s=3_600 * 2).clean  # 40 messages a device: three days and a third
     add(lake, make(days).rows, 0)
