@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -75,6 +76,20 @@ class TestEmbedded(DocumentSinkContract):
                 assert reader.execute(ask).fetchall() == [(2,)]
             finally:
                 reader.close()
+
+    def test_two_that_begin_at_once_wait_for_each_other(self, place: Embedded) -> None:
+        """A new file is switched to its journal by the first, who is at it meanwhile."""
+        Path(place.database).mkdir()
+        first = sqlite3.connect(Path(place.database) / "analytics.db", isolation_level=None, check_same_thread=False)
+        first.execute("BEGIN IMMEDIATE")
+        ending = threading.Timer(0.2, first.execute, ("COMMIT",))
+        ending.start()
+        try:
+            with open_sink(place.database) as sink:
+                assert sink.write("rollups", [kept()]) == 1
+        finally:
+            ending.join()
+            first.close()
 
     def test_the_file_is_for_its_owner(self, place: Embedded) -> None:
         with open_sink(place.database):
