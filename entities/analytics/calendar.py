@@ -6,7 +6,7 @@ local clocks show twice is two buckets. Times are µs since 1970, UTC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -32,6 +32,11 @@ class Zones:
     def of(self, device: str) -> str:
         """The name of the zone."""
         return next((zone for pattern, zone in self.patterns if fnmatchcase(device, pattern)), "UTC")
+
+    def unused(self, devices: Collection[str]) -> Sequence[str]:
+        """The patterns that fit none of these names: perhaps they are misspelt."""
+        names = [pattern for pattern, _ in self.patterns]
+        return [name for name in names if not any(fnmatchcase(device, name) for device in devices)]
 
 
 def parse_zones(text: str) -> Zones:

@@ -135,7 +135,8 @@ def changed_rows(state: State, rules: Rules, table: pa.Table, whole: bool) -> pa
 def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  what is set is the same in each batch
     """Set the rows in the database. Rows of minutes go after their time, unless somebody asked for them by a batch run.
 
-    What a single pass reads of days before its first one is in rows that it does not know as a whole: it is counted.
+    What a single pass reads of days before its first one is in rows that it does not know as a whole: it is counted. So
+    are patterns of ``zones`` that fit no device.
     """
     if run.following:
         kept = timedelta(days=int(run.options["keep_minutes_days"]))
@@ -146,9 +147,12 @@ def write(result: DataFrame, run: Run, batch: int) -> Counts:  # noqa: ARG001  w
             result.where(F.col("resolution") != NAMES[LATE]), run.database, COLLECTION, partial(_documents, None)
         )
         before = result.where(F.col("resolution") == NAMES[LATE]).agg(F.sum("count")).first()
+        zones = rules_of(run.options).zones
+        devices = [row[0] for row in result.select("device_id").distinct().collect()] if zones.patterns else []
     finally:
         result.unpersist()
-    return {**counts, "of_days_before": before[0]} if before is not None and before[0] else counts
+    told = {"of_days_before": before and before[0], "zones_unused": len(zones.unused(devices))}
+    return {**counts, **{name: count for name, count in told.items() if count}}
 
 
 def _documents(minutes_kept: timedelta | None, rows: pa.RecordBatch) -> list[Kept]:

@@ -67,15 +67,11 @@ class MongoSink:
 
     def write(self, collection: str, documents: Sequence[Kept]) -> int:
         """Set documents. Raises DatabaseUnavailable."""
-        if not documents:
-            return 0
         # An insert costs the server a fraction of an upsert; those whose key was taken are asked for as all others are.
         taken = self._ask(collection, documents, [_insert(kept) if kept.new else _replace(kept) for kept in documents])
-        if again := [documents[index] for index in taken if documents[index].new]:
-            refused = len(self._ask(collection, again, [_replace(kept) for kept in again]))
-        else:
-            refused = 0
-        return len(documents) - refused - sum(not documents[index].new for index in taken)
+        again = [documents[index] for index in taken if documents[index].new]
+        stayed = len(taken) - len(again) + len(self._ask(collection, again, [_replace(kept) for kept in again]))
+        return len(documents) - stayed
 
     def find(self, collection: str, state: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Key and body of the documents in a state. Raises DatabaseUnavailable."""
@@ -88,6 +84,8 @@ class MongoSink:
 
     def _ask(self, collection: str, documents: Sequence[Kept], operations: Sequence[Operation]) -> list[int]:
         """Have the server do all of it, and return the indexes of those whose key was taken."""
+        if not operations:
+            return []
         try:
             self._prepare(collection, documents)
             self._database[collection].bulk_write(operations, ordered=False)

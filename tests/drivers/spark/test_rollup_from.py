@@ -48,10 +48,15 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def passed(
-    spark: SparkSession, log: str, database: Path, source: dict[str, str], checkpoint: Path | None = None
+    spark: SparkSession,
+    log: str,
+    database: Path,
+    source: dict[str, str],
+    checkpoint: Path | None = None,
+    **options: str,
 ) -> Progress:
     def run_to(application: str, following: bool) -> Run:
-        return Run(JOB.settings({}), application, following, Path(), str(database))
+        return Run(JOB.settings(options), application, following, Path(), str(database))
 
     return Runner(spark, Plan(JOB, {"log": log, **source}, run_to, checkpoint), IotSphereSource)()
 
@@ -79,6 +84,12 @@ def test_one_pass_an_hour_keeps_the_row_of_the_day_whole(spark: SparkSession, lo
         "rollups": 22 + 11, "rollups_that_stayed": 1,
     }  # fmt: skip
     assert rows(tmp_path, "1d") == {day(0): (28, sum(range(8, 36)))}
+
+
+def test_a_zone_that_fits_no_device_is_told(spark: SparkSession, log: str, tmp_path: Path) -> None:
+    done = passed(spark, log, tmp_path, {"from": at(17).isoformat()}, zones="elsewhere-*=Europe/Berlin,*=UTC")
+    assert done.counts["zones_unused"] == 1
+    assert rows(tmp_path, "1d") == {day(0): (36, sum(range(8, 44)))}
 
 
 def test_a_checkpoint_that_began_within_a_day_knows_where_when_it_goes_on(

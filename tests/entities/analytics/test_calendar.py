@@ -78,6 +78,12 @@ def test_the_first_pattern_decides() -> None:
     assert (parse_zones(""), parse_zones("").of("any")) == (Zones(), "UTC")
 
 
+def test_patterns_that_fit_no_device_are_told() -> None:
+    zones = parse_zones("lh-*=Australia/Lord_Howe,berln-*=Europe/Berlin,*=UTC")
+    assert zones.unused({"lh-1", "berlin-1"}) == ["berln-*"]
+    assert zones.unused(()) == ["lh-*", "berln-*", "*"]
+
+
 @pytest.mark.parametrize("text", ["a=Mars/Olympus", "a=", "a=../../etc/passwd", "Europe/Berlin,b=x"])
 def test_what_is_no_zone_is_refused(text: str) -> None:
     with pytest.raises(RequestInvalid, match="no time zone"):
