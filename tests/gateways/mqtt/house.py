@@ -25,6 +25,7 @@ from iotsphere.drivers.sqlite.log import SqliteLog
 from iotsphere.entities.channel import DEFAULT_CHANNELS
 from iotsphere.entities.message import Entry, Record
 from iotsphere.entities.principal import Principal, parse_grant
+from iotsphere.entities.topic import parse_filter
 from iotsphere.gateways.mqtt import MqttGateway, MqttLimits, MqttUseCases
 from iotsphere.use_cases.access.authenticate import Authenticate
 from iotsphere.use_cases.access.devices import Credential, Devices
@@ -42,6 +43,7 @@ from iotsphere.use_cases.session.wills import Wills
 from iotsphere.use_cases.sharing.sharing import Sharing
 from iotsphere.use_cases.subscribe import MessageSubscriptionUseCase
 from tests.support import forgery
+from tests.support.waiting import until
 
 DOMAINS = ("iotsphere", "other")
 
@@ -200,13 +202,19 @@ class House:
         ]
 
     async def say(self, topic: str, payload: object, retain: bool = False, expires_at: int = 0) -> None:
-        """Publish as an operator would."""
+        """Publish as an operator would; a retained value is known to whoever subscribes from now on."""
         domain = topic.partition("/")[0]
         who = Principal("service", "tester", domain, (parse_grant("publish:{domain}/#", domain=domain),))
         route = self.edge.route(who, topic)
         raw = orjson.dumps(payload)
         record = self.edge.admit(route, raw, self.clock.now(), retain=retain, expires_at=expires_at)
         await self.publish([record])
+        if retain:
+            kept = [parse_filter(topic)]
+            await until(
+                lambda: record.message_id in [one.record.message_id for one in self.last_values.retained(kept)],
+                "it is kept",
+            )
 
 
 @asynccontextmanager
