@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...entities.errors import IotSphereError, LogFull, LogUnavailable
+from ..write_ahead import use_write_ahead_log
 
 BUSY_S: Final = 10.0
 CHECK_BELOW_BYTES: Final = 64 << 20
@@ -89,7 +90,7 @@ def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: i
     path.touch(mode=0o600)  # the files that SQLite puts beside it take its mode
     connection = _connect(path, "rw")
     try:
-        if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+        if not use_write_ahead_log(connection, BUSY_S):
             raise LogUnavailable(f"{path} cannot use a write-ahead log: put the data folder on a local disk")
         connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[durability]}")
         connection.execute(f"PRAGMA journal_size_limit={64 << 20}")

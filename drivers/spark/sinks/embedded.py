@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 import orjson
 
 from ....entities.errors import DatabaseUnavailable
+from ...write_ahead import use_write_ahead_log
 from .kept import Kept
 
 BUSY_S: Final = 30.0
-PAUSE_S: Final = 0.01
 # A document is JSON text with the fields that MongoDB would have: SELECT body ->> '$.mean' FROM documents …
 _SCHEMA: Final = """CREATE TABLE IF NOT EXISTS documents(collection TEXT NOT NULL, key TEXT NOT NULL,
     body TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, expires INTEGER,
@@ -41,7 +41,7 @@ class EmbeddedSink:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
             self._connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-            _keep_a_journal(self._connection)
+            use_write_ahead_log(self._connection, BUSY_S)
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.execute(_SCHEMA)
             self._connection.execute(_EXPIRING)
@@ -91,19 +91,6 @@ class EmbeddedSink:
             f"{self._path} took not all of the results ({error}): check the disk and the folder's rights, then run the "
             f"job again; nothing is counted twice"
         )
-
-
-def _keep_a_journal(connection: sqlite3.Connection) -> None:
-    """Switch a new file over. For this alone SQLite does not wait while another process does the same."""
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-        time.sleep(PAUSE_S)
 
 
 def _text(kept: Kept) -> str:
