@@ -2,7 +2,8 @@
 
 Each is measured by itself: the usual distance of its own messages says what a gap is, and after how long it is silent.
 Of a device that sends several messages at once it is that of its bursts, and a device that takes on another pace changes
-its habit: gaps that are none by the new one are forgotten. Times are µs since 1970. ``received`` is the gateway's clock, ``at`` the time of the measurement.
+its habit: gaps that are none by the new one are forgotten. Times are µs since 1970. ``received`` is the gateway's clock,
+``at`` the time of the measurement.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class HealthRule:
 class Health:
     """The memory of one device, of bounded size.
 
-    ``intervals``: distances of its last messages. ``gaps``: the newest, each with begin and end; ``older_gaps`` and
-    ``older_gap_us``: how many there were before, and how long. ``battery``: (time, value), an hour apart at least.
+    ``intervals``: distances of its last messages, those of gaps too. ``gaps``: the newest, each with begin and end;
+    ``older_gaps`` and ``older_gap_us``: how many there were before, and how long. ``battery``: (time, value), an hour
+    apart at least.
     ``silent_since``: when it was last heard of before it fell silent; 0 where it is not.
     """
 

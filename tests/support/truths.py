@@ -116,14 +116,14 @@ def health(connection: duckdb.DuckDBPyConnection, battery: str) -> list[tuple[An
                 continue
             if not known or at > known[-1]:
                 distances += [at - known[-1]] if known else []
-                longest = max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else float("inf")
+                longest = _longest(distances, float("inf"))
                 if known and at - known[-1] > longest:
                     gaps.append((known[-1], at))
-                settled = len(gaps) - 32 if len(gaps) > 32 else 0
+                settled = max(0, len(gaps) - 32)
                 gaps = gaps[:settled] + [gap for gap in gaps[settled:] if gap[1] - gap[0] > longest]
                 known.append(at)
                 continue
-            longest = max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else 0
+            longest = _longest(distances, 0)
             parts = [gap for begin, end in gaps if begin < at < end for gap in ((begin, at), (at, end))]
             whole = [gap for gap in gaps if not gap[0] < at < gap[1]]
             gaps = sorted(whole + [(begin, end) for begin, end in parts if end - begin > longest])
@@ -134,6 +134,11 @@ def health(connection: duckdb.DuckDBPyConnection, battery: str) -> list[tuple[An
         uptime = 1 - seconds / span if span else 1.0
         found.append((device, len(messages), len(gaps), seconds, usual, known[0], known[-1], uptime, *_charge(charges)))
     return found
+
+
+def _longest(distances: Sequence[int], unknown: float) -> float:
+    """What is no gap yet, µs; ``unknown`` before there is a habit."""
+    return max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else unknown
 
 
 def _usual(distances: Sequence[int]) -> int:

@@ -75,7 +75,7 @@ class Upkeep:
         counts = {
             "removed": self._retire(today),
             "joined": self._join(),
-            "sorted": self._sort(today),
+            "sorted": self._close_dates(today),
             "marked": self._marked,
             "vacuumed": self._vacuum(),
         }
@@ -112,8 +112,8 @@ class Upkeep:
             )
         )
 
-    def _sort(self, today: date) -> int:
-        """Sort each date that is over and has more than one file, once, and again when late rows made it grow; mark copies."""
+    def _close_dates(self, today: date) -> int:
+        """Mark the copies in each date that is over, and in what came late; sort it, again when that made it grow."""
         done = 0
         for day, files in self._files().items():
             rows = sum(count for _, count in files)
