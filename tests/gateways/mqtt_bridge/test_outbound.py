@@ -12,6 +12,7 @@ import pytest
 
 from iotsphere.use_cases.ledger import Ledger
 from tests.support.foreign import Foreign, foreign, user_property
+from tests.support.proxy import faulty_proxy
 from tests.support.servers import Server, mosquitto
 from tests.support.waiting import until
 
@@ -123,19 +124,23 @@ async def test_a_restart_goes_on_where_it_was_and_repeats_nothing(house: House, 
 
 async def test_a_broker_that_is_away_leaves_commands_in_the_log(house: House, tmp_path: Any) -> None:
     with mosquitto(tmp_path / "broker") as server:
-        bridge = await house.running(spec_of(server.port))
-        await house.registered(bridge)
-        server.kill()
-        for number in range(100):
-            await house.say(f"iotsphere/devices/d{number % 3}/commands/request", {"n": number})
-        server.start()
-        async with foreign(server.port) as device:
-            await device.listen("cmnd/#")
-            await until(lambda: len({m.payload for m in device.got}) == 100, "all commands came", 30)
-            for key in range(3):
-                mine = [orjson.loads(m.payload)["payload"]["n"] for m in device.got if str(m.topic) == f"cmnd/d{key}"]
-                first = list(dict.fromkeys(mine))
-                assert first == sorted(first)
+        async with faulty_proxy(server.port) as way:
+            bridge = await house.running(spec_of(way.port))
+            await house.registered(bridge)
+            server.kill()
+            way.refuse = True  # until the device listens: the broker keeps nothing for who is not there
+            for number in range(100):
+                await house.say(f"iotsphere/devices/d{number % 3}/commands/request", {"n": number})
+            server.start()
+            async with foreign(server.port) as device:
+                await device.listen("cmnd/#")
+                assert bridge.counts["published"] == 0
+                way.refuse = False
+                await until(lambda: len({m.payload for m in device.got}) == 100, "all commands came")
+    for key in range(3):
+        mine = [orjson.loads(m.payload)["payload"]["n"] for m in device.got if str(m.topic) == f"cmnd/d{key}"]
+        first = list(dict.fromkeys(mine))
+        assert first == sorted(first)
 
 
 async def test_what_the_broker_denies_is_a_dead_letter(house: House, tmp_path: Any) -> None:
