@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from bench.spark_rollup import METRICS
-from iotsphere.drivers.spark.jobs import JOBS, Job, Run, anomaly, load, quality, report
+from iotsphere.drivers.spark.jobs import JOBS, Job, Run, anomaly, lake, load, quality, report
 from iotsphere.drivers.spark.report.facts import Facts, gather
 from iotsphere.drivers.spark.rollups.percentiles import ERROR
 from iotsphere.drivers.spark.runner import CLOCK_BATCHES
@@ -141,8 +141,9 @@ def _rows(case: Case, connection: duckdb.DuckDBPyConnection) -> None:
 def _lake(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     run = case.run()
     case.work(lambda frame, number: case.job.write(frame, run, number))
+    lake.maintain(run)
     connection.register("lake", DeltaTable(str(run.output)).to_pyarrow_dataset())
-    one, other = truths.LAKE + "readings", truths.LAKE + "lake"
+    one, other = truths.LAKE + truths.MARKED, truths.LAKE + "lake"
     apart = [f"SELECT count(*) FROM (({a}) EXCEPT ALL ({b}))" for a, b in ((one, other), (other, one))]
     return Parity(_one(connection, "SELECT count(*) FROM readings"), sum(_one(connection, query) for query in apart))
 

@@ -32,6 +32,10 @@ SELECT domain, device_id, metric, resolution, "start", count(*) AS count, sum(va
 FROM buckets GROUP BY domain, device_id, metric, resolution, "start" """
 LAKE: Final = """SELECT domain, device_id, metric, value, value_text, value_bool, unit, event_time, received_time, skew_ms,
     quality::VARCHAR AS quality, message_id, "partition", "offset", sample, event_time::DATE AS date FROM """
+# What upkeep leaves of a date that is over: each but the first of a sample is marked.
+MARKED: Final = """(SELECT * REPLACE (CASE WHEN row_number() OVER (PARTITION BY domain, device_id, message_id, metric, sample,
+        event_time::DATE ORDER BY received_time, "partition", "offset") > 1
+    THEN list_sort(list_distinct(list_append(quality, 'duplicate'))) ELSE quality END AS quality) FROM readings)"""
 STATUS: Final = """SELECT domain, metric, count(*) AS readings, count(DISTINCT device_id) AS devices, min(value) AS min,
     max(value) AS max, avg(value) AS mean, epoch_us(max(event_time)) // 1000 AS newest,
     count_if(list_contains(quality, 'late')) AS late FROM readings GROUP BY domain, metric"""
