@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Final, NoReturn, Self
 
@@ -44,7 +45,7 @@ class Server:
     folder: Path
     command: Callable[[int, Path], Sequence[str]]
     probe: Callable[[int], bool]
-    patience: float = 20.0
+    patience: float = 60.0
     port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -141,14 +142,29 @@ class Server:
             os.killpg(self.process.pid, number)
 
 
+def ports_of(worker: int, workers: int) -> list[int]:
+    """The ports from which one of so many processes chooses, in any order."""
+    mine = range(PORTS[0] + worker, PORTS[1], workers)
+    return random.sample(mine, len(mine))
+
+
+_ports: Final = cycle(
+    ports_of(
+        int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+        int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+    )
+)
+
+
 def free_port() -> int:
     """A loopback TCP port that was free a moment ago, from below those that the system hands to outgoing connections.
 
     A server that is killed and started again finds it free again: of the others, a client that meanwhile knocks in vain
-    may be given the very port on which it knocks.
+    may be given the very port on which it knocks. Nor is it chosen again, here or by another worker of the test run,
+    while whoever asked for it is yet to listen there, or is down for a while.
     """
     while True:
-        port = random.randrange(*PORTS)
+        port = next(_ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -226,7 +242,7 @@ def redis_cluster(folder: Path) -> Server:
     def probe(port: int) -> bool:
         if not answers_ping(port):
             return False
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as link, link.makefile("rb") as replies:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as link, link.makefile("rb") as replies:
             # Refused when the slots are assigned already, which is as good.
             link.sendall(b"CLUSTER ADDSLOTSRANGE 0 16383\r\nCLUSTER INFO\r\n")
             replies.readline()
@@ -251,7 +267,7 @@ def mosquitto(folder: Path, settings: str = "allow_anonymous true\n") -> Server:
 
 def ask(port: int, *words: str) -> bytes:
     """Send one command to a Redis and return the first line of its answer."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as link, link.makefile("rb") as replies:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as link, link.makefile("rb") as replies:
         link.sendall(f"{' '.join(words)}\r\n".encode())
         return replies.readline().strip()
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import provision, servers
 from tests.support.fixtures import Starter
-from tests.support.servers import Server, ServerFailed, answers, answers_ping, ask
+from tests.support.servers import Server, ServerFailed, answers, answers_ping, ask, free_port, ports_of
 
 
 def test_a_killed_redis_comes_back_with_its_port_and_data(start_redis: Starter) -> None:
@@ -39,14 +39,20 @@ def test_a_restarted_redis_is_another_process(start_redis: Starter) -> None:
 
 def test_a_frozen_redis_does_not_answer_and_then_does(start_redis: Starter) -> None:
     server = start_redis()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
         with server.pause():
             link.sendall(b"PING\r\n")
             link.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 link.recv(10)
-        link.settimeout(10)
+        link.settimeout(60)
         assert link.recv(10) == b"+PONG\r\n"
+
+
+def test_no_port_is_chosen_twice_by_one_worker_or_by_two() -> None:
+    assert len({free_port() for _ in range(1_000)}) == 1_000
+    chosen = [port for worker in range(3) for port in ports_of(worker, 3)]
+    assert sorted(chosen) == list(range(*servers.PORTS))
 
 
 def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
@@ -60,7 +66,7 @@ def test_valkey_and_the_cluster_answer(valkey_server: Server, redis_cluster_serv
 
 
 def test_mosquitto_answers_a_connect(mosquitto_server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", mosquitto_server.port), timeout=10) as link:
+    with socket.create_connection(("127.0.0.1", mosquitto_server.port), timeout=60) as link:
         link.sendall(bytes.fromhex("100d 0004 4d515454 04 02 003c 0001 61"))
         assert link.recv(4) == bytes.fromhex("20020000")
 
@@ -81,7 +87,7 @@ sys.stdin.read()
         assert answers_ping(port)
         starter.kill()
         starter.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while answers(port):
         assert time.monotonic() < deadline, "the server outlived its starter"
         time.sleep(0.01)
