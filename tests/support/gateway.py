@@ -193,7 +193,7 @@ class Gateway:
     def api(self) -> httpx.AsyncClient:
         """A client of the HTTP door with the operator's token."""
         return httpx.AsyncClient(
-            base_url=self.http, headers={"Authorization": f"Bearer {self.token}"}, timeout=30, trust_env=False
+            base_url=self.http, headers={"Authorization": f"Bearer {self.token}"}, timeout=60, trust_env=False
         )
 
     async def add_devices(self, ids: Sequence[str]) -> list[Credential]:

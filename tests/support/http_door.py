@@ -68,7 +68,7 @@ class Door:
         """A client; an operator of the default domain unless a token is given, anonymous with ``""``."""
         chosen = self.token() if token is None else token
         headers = {"Authorization": f"Bearer {chosen}"} if chosen else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False, verify=False, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False, verify=False, timeout=60)
 
 
 @asynccontextmanager

@@ -93,7 +93,7 @@ class Mother:
     def close(self) -> None:
         """End it, and all that it has made."""
         self._socket.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 def main(number: int, parent: int) -> None:

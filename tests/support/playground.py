@@ -44,6 +44,6 @@ def open_playground(folder: Path) -> Iterator[Playground]:
             yield Playground((host, int(port)), process.pid)
         finally:
             process.terminate()
-            code = process.wait(20)
+            code = process.wait(60)
             process.stdout.close()
     assert code == 0, log.read_text()

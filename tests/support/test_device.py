@@ -49,7 +49,7 @@ async def test_what_was_not_acknowledged_is_sent_again_unchanged_and_first() -> 
     async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
         address = listening.sockets[0].getsockname()
         device = Device(CREDENTIAL, lambda: address, count=8, window=4)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await device.run()
     numbers = [(seq, again) for seq, again, _ in server.publishes]
     assert numbers[:5] == [(0, False), (1, False), (2, False), (3, False), (4, False)]
