@@ -29,7 +29,7 @@ from tests.support.waiting import until
 IN = '[[in]]\nfrom = "tele/{device_id}/SENSOR"\nto = "iotsphere/devices/{device_id}/telemetry"\n'
 OUT = '[[out]]\nfrom = "iotsphere/devices/{device_id}/commands/request"\nto = "cmnd/{device_id}"\n'
 SAME = '[[in]]\nfrom = "iotsphere/devices/+/telemetry/#"\n'
-QUICK = BridgeOptions(connect=10.0, first_retry=0.05, last_retry=0.4, answer=30.0)
+QUICK = BridgeOptions(connect=60.0, first_retry=0.05, last_retry=0.4, answer=60.0)
 
 
 def spec_of(
@@ -93,7 +93,7 @@ class House:
     async def count(self, channel: str) -> int:
         return len(await self.entries(channel))
 
-    async def reaches(self, channel: str, count: int, within: float = 20) -> list[dict[str, Any]]:
+    async def reaches(self, channel: str, count: int, within: float = 60) -> list[dict[str, Any]]:
         """Wait until so many messages lie in a channel; returns them as JSON."""
         deadline = asyncio.get_running_loop().time() + within
         while await self.count(channel) < count:

@@ -263,7 +263,7 @@ async def test_messages_at_qos_0_are_taken_too_and_bounded_while_the_log_is_away
         house.log.open.set()
         messages = await house.reaches("telemetry", 51 - dropped)
     assert [m["payload"]["n"] for m in messages] == [*range(50 - dropped), 99]
-    await until(lambda: bridge.counts["alert_bridge_dropped_qos0"] == 1, "it is told")
+    await until(lambda: bridge.counts["alert_bridge_dropped_qos0"] >= 1, "it is told")
 
 
 async def test_a_drain_acknowledges_what_was_taken_and_leaves_the_rest(house: House, mosquitto_server: Server) -> None:

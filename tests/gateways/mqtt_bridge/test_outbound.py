@@ -41,14 +41,14 @@ async def test_a_command_goes_out_as_the_log_has_it_and_is_not_retained(house: H
         await device.listen("cmnd/#")
         correlation = "11111111-2222-4333-8444-555555555555"
         record = await house.say(
-            COMMAND, {"power": "on"}, correlation_id=correlation, expires_at=house.clock.now() + 60_000
+            COMMAND, {"power": "on"}, correlation_id=correlation, expires_at=house.clock.now() + 600_000
         )
         (message,) = await got(device, 1)
     assert (str(message.topic), message.payload) == ("cmnd/d1", record.body)
     assert (message.qos, message.retain) == (1, False)
     assert user_property(message, "messageId") == record.message_id
     assert message.properties.CorrelationData == correlation.encode()
-    assert 50 <= message.properties.MessageExpiryInterval <= 60
+    assert 540 <= message.properties.MessageExpiryInterval <= 600
     async with foreign(mosquitto_server.port) as late:
         await late.listen("#")
         await asyncio.sleep(0.2)
@@ -94,15 +94,17 @@ async def test_an_expired_command_does_not_go_out(house: House, mosquitto_server
     bridge = await house.running(spec_of(mosquitto_server.port))
     await house.registered(bridge)
     await bridge.close()
-    await house.say(COMMAND, {"n": 1}, expires_at=house.clock.now() + 50)
-    await asyncio.sleep(0.1)
+    expires_at = house.clock.now() + 1_000
+    await house.say(COMMAND, {"n": 1}, expires_at=expires_at)
+    await until(lambda: house.clock.now() > expires_at, "its time is over")
     await house.say(COMMAND, {"n": 2})
     async with foreign(mosquitto_server.port) as device:
         await device.listen("cmnd/#")
         again = await house.running(spec_of(mosquitto_server.port))
         (message,) = await got(device, 1)
     assert orjson.loads(message.payload)["payload"] == {"n": 2}
-    assert again.counts["expired"] == 1
+    # The device has the next one before the bridge has its acknowledgement, behind which it counts.
+    await until(lambda: again.counts["expired"] == 1, "it is counted")
 
 
 async def test_a_restart_goes_on_where_it_was_and_repeats_nothing(house: House, mosquitto_server: Server) -> None:
@@ -156,7 +158,8 @@ async def test_what_the_broker_denies_is_a_dead_letter(house: House, tmp_path: A
             await house.say("iotsphere/devices/good/commands/request", {"n": 2})
             (message,) = await got(device, 1)
     assert str(message.topic) == "cmnd/good"
-    await until(lambda: bridge.counts["publish_refused"] == 1, "the denial is counted")
+    await house.reaches("system", 1)  # it is counted before it is there
+    assert bridge.counts["publish_refused"] == 1
     (letter,) = await house.letters()
     assert (letter["reason"], letter["topic"]) == ("acl_denied", "iotsphere/devices/bad/commands/request")
 
@@ -189,6 +192,7 @@ async def test_of_two_bridges_one_forwards_and_the_other_takes_over(house: House
         for number in range(10, 20):
             await house.say(COMMAND, {"n": number})
         messages = await got(device, 20)
+        await until(lambda: second.counts["published"] == 10, "all are acknowledged to the second one")
         await asyncio.sleep(0.2)
     assert [orjson.loads(m.payload)["payload"]["n"] for m in messages] == list(range(20))
     assert (first.counts["published"], second.counts["published"]) == (10, 10)
@@ -208,7 +212,7 @@ async def test_the_reader_of_the_bridge_balances(house: House, mosquitto_server:
     letters = DeadLetters(house.log, house.documents, house.publish, DeadLetterFormat(house.edge), house.clock)
     memory = house.log._log
     ledger = Ledger(house.log, MemoryWorkQueue(memory), house.documents, letters)
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 60
     while True:
         accounts = {account.channel: account for account in (await ledger.of_domain("iotsphere")).readers}
         assert all(account.imbalance == 0 for account in accounts.values())
@@ -272,6 +276,7 @@ async def test_b23_two_gateways_on_one_broker_do_not_feed_each_other(house: Hous
             await device.publish("iotsphere/devices/d1/shadow/reported", {"led": True})
             await house.reaches("shadow", 2)
             await other.reaches("shadow", 2)
+            await got(device, 2)
             await asyncio.sleep(0.5)
             assert len(device.got) == 2
         assert (await house.count("shadow"), await other.count("shadow")) == (2, 2)
@@ -281,8 +286,8 @@ async def test_b23_a_loop_through_somebody_else_is_slowed_down_and_told(house: H
     """Somebody copies what goes out without its marks: nothing can know it again, but it cannot flood either."""
     bridge = await house.running(spec_of(mosquitto_server.port), per_device=10)
     await house.registered(bridge)
-    for number in range(25):
-        await house.say(COMMAND, {"n": number})
+    # At once: one by one they may take so long that there are no more than ten in any second.
+    await asyncio.gather(*(house.say(COMMAND, {"n": number}) for number in range(25)))
     async with foreign(mosquitto_server.port) as device:
         await device.listen("cmnd/#")
         await until(lambda: bridge.counts["published"] == 25, "all went out in the end")
