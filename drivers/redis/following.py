@@ -23,6 +23,7 @@ from .keys import parse_partition
 from .shelves import Shelves
 
 LOOK_EVERY_S: Final = 1.0
+ON_ITS_WAY_S: Final = 0.2
 _LIMIT: Final = 500
 _FAR_LIMIT: Final = 2_000
 _MAX_BYTES: Final = 1 << 20
@@ -204,9 +205,17 @@ class Feed:
                 await shelves.peek(followed)
             before = stood
             stood = {(one, partition): place for one in self._followers for partition, place in one.places.items()}
-            for (follower, partition), place in stood.items():
-                shelf = shelves[partition]
-                if shelf.epoch == 0 or is_deaf(before.get((follower, partition)), place, shelf.last):
+            silent = [
+                one
+                for one, place in stood.items()
+                if shelves[one[1]].epoch == 0 or is_deaf(before.get(one), place, shelves[one[1]].last)
+            ]
+            if silent:
+                # When this process or the server stood still for a second, all stood where they stood, and what was
+                # appended just now may be heard of right after the answer of the look.
+                await asyncio.sleep(ON_ITS_WAY_S)
+            for follower, partition in silent:
+                if follower.places[partition] == stood[follower, partition]:
                     follower.look(partition)
 
 

@@ -6,18 +6,22 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import redis
 
 from iotsphere.drivers.clock import SystemClock
-from iotsphere.drivers.redis.following import LOOK_EVERY_S, is_deaf
+from iotsphere.drivers.redis import following
+from iotsphere.drivers.redis.following import LOOK_EVERY_S, Feed, Follower, is_deaf
 from iotsphere.drivers.redis.log import RedisMessagingDriver
 from iotsphere.entities.channel import ChannelSpec
 from iotsphere.entities.message import Record
 from iotsphere.entities.position import Partition, Position
 from iotsphere.use_cases.ports.message_log import Slice
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 from .patience import PATIENT
 
@@ -38,6 +42,39 @@ HERE = Position(1, 7)
 )
 def test_only_who_stands_still_is_deaf(before: Position | None, place: Position, last: int, deaf: bool) -> None:
     assert is_deaf(before, place, last) is deaf
+
+
+class Looked(dict[Partition, object]):
+    """Shelves that are looked at."""
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_is_on_its_way_is_waited_for(monkeypatch: pytest.MonkeyPatch, heard: bool) -> None:
+    """The process stood still for a second; then the answer of the look came before that of an append."""
+    monkeypatch.setattr(following, "LOOK_EVERY_S", 0.05)
+    follower = Follower({P0: HERE}, 1_000)
+    follower.behind.clear()
+    shelf = SimpleNamespace(epoch=1, last=7)
+    looks = 0
+
+    async def peek(_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            shelf.last = 9
+            if heard:
+                piece = Slice(P0, [], Position(1, 9), None)
+                asyncio.get_running_loop().call_later(0.01, follower.offer, piece, HERE, 10)
+
+    feed = Feed(cast(Any, None), "", "")
+    feed._followers.add(follower)
+    shelves = cast(Any, Looked({P0: shelf}))
+    shelves.peek = peek
+    looking = asyncio.create_task(feed._look(shelves))
+    await until(lambda: looks == 3, "it has looked again")
+    looking.cancel()
+    assert bool(follower.waiting) is heard
+    assert (P0 in follower.behind) is not heard
 
 
 async def test_who_keeps_up_is_never_sent_to_the_log(redis_server: Server) -> None:
