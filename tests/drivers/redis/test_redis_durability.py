@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
+
 import pytest
 import redis
 
@@ -12,7 +15,9 @@ from iotsphere.drivers.redis.options import RedisOptions
 from iotsphere.entities.errors import DurabilityTooWeak, LogUnavailable, RequestInvalid
 from tests.contracts.records import CHANNELS, DOMAIN, records
 from tests.support.fixtures import Starter
-from tests.support.servers import Server, ask, free_port
+from tests.support.servers import Server, ask
+
+from .patience import PATIENT
 
 
 def driver(port: int, durability: str, options: RedisOptions, user: str = "") -> RedisMessagingDriver:
@@ -21,7 +26,7 @@ def driver(port: int, durability: str, options: RedisOptions, user: str = "") ->
 
 async def refusal(server: Server, durability: str, user: str = "") -> str:
     with pytest.raises(DurabilityTooWeak) as caught:
-        async with driver(server.port, durability, RedisOptions(), user):
+        async with driver(server.port, durability, PATIENT, user):
             pass
     assert caught.value.retry is False
     return str(caught.value)
@@ -53,7 +58,7 @@ async def test_everything_that_is_wrong_is_said_at_once(start_redis: Starter) ->
 
 async def test_logged_accepts_everysec_and_no_less(start_redis: Starter) -> None:
     server = start_redis(appendfsync="everysec", aof_load_truncated="yes")
-    async with driver(server.port, "logged", RedisOptions()) as log:
+    async with driver(server.port, "logged", PATIENT) as log:
         assert log.durability == "logged"
         await log.ensure(DOMAIN, CHANNELS)
         await log.append(records(1))
@@ -63,7 +68,7 @@ async def test_logged_accepts_everysec_and_no_less(start_redis: Starter) -> None
 
 async def test_memory_accepts_any_server(start_redis: Starter) -> None:
     server = start_redis(appendonly="no", maxmemory_policy="allkeys-lru")
-    async with driver(server.port, "memory", RedisOptions()) as log:
+    async with driver(server.port, "memory", PATIENT) as log:
         await log.ensure(DOMAIN, CHANNELS)
         assert len((await log.append(records(2))).positions) == 2
 
@@ -75,14 +80,14 @@ async def test_a_server_that_forbids_the_look_must_be_trusted_by_setting(start_r
     told = await refusal(server, "fsynced", "gateway:secret@")
     assert "trust_server" in told
     assert "secret" not in told
-    async with driver(server.port, "fsynced", RedisOptions(trust_server=True), "gateway:secret@") as log:
+    async with driver(server.port, "fsynced", replace(PATIENT, trust_server=True), "gateway:secret@") as log:
         await log.ensure(DOMAIN, CHANNELS)
         assert len((await log.append(records(2))).positions) == 2
 
 
 async def test_a_server_that_comes_back_weaker_is_refused(start_redis: Starter) -> None:
     server = start_redis()
-    async with driver(server.port, "fsynced", RedisOptions()) as log:
+    async with driver(server.port, "fsynced", PATIENT) as log:
         await log.ensure(DOMAIN, CHANNELS)
         await log.append(records(1))
         ask(server.port, "CONFIG SET appendfsync everysec")
@@ -94,18 +99,20 @@ async def test_a_server_that_comes_back_weaker_is_refused(start_redis: Starter) 
 
 
 async def test_without_a_server_the_log_is_unavailable() -> None:
-    with pytest.raises(LogUnavailable, match="not available"):
-        async with driver(free_port(), "fsynced", RedisOptions(timeout=0.5)):
-            pass
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # so that no other process begins to answer there
+        with pytest.raises(LogUnavailable, match="not available"):
+            async with driver(silent.getsockname()[1], "fsynced", PATIENT):
+                pass
 
 
 async def test_a_wrong_password_is_said_without_showing_it(start_redis: Starter) -> None:
     server = start_redis(requirepass="right")
     with pytest.raises(LogUnavailable) as caught:
-        async with driver(server.port, "fsynced", RedisOptions(), ":wrong@"):
+        async with driver(server.port, "fsynced", PATIENT, ":wrong@"):
             pass
     assert "wrong" not in str(caught.value).replace("WRONGPASS", "")
-    async with driver(server.port, "fsynced", RedisOptions(), ":right@") as log:
+    async with driver(server.port, "fsynced", PATIENT, ":right@") as log:
         await log.ready()
 
 

@@ -39,14 +39,14 @@ from tests.support.waiting import until
 
 from .patience import PATIENT
 
-BRISK = RedisOptions(timeout=2)  # where the answer never comes
+BRISK = RedisOptions(timeout=5)  # where the answer never comes
 
 
 def driver(port: int, durability: str = "fsynced", options: RedisOptions = PATIENT) -> RedisMessagingDriver:
     return RedisMessagingDriver(f"redis://127.0.0.1:{port}", SystemClock(), durability, options)
 
 
-async def persist(append: Callable[[], Awaitable[Appended]], seconds: float = 30.0) -> Appended:
+async def persist(append: Callable[[], Awaitable[Appended]], seconds: float = 120.0) -> Appended:
     """Repeat an append as every caller does, until the log is back."""
     deadline = time.monotonic() + seconds
     while True:
@@ -372,10 +372,10 @@ async def test_without_enough_replicas_nothing_is_acknowledged_and_nothing_repea
     primary, replica = start_redis(), start_redis()
     ask(replica.port, f"REPLICAOF 127.0.0.1 {primary.port}")
     with redis.Redis(port=primary.port) as client:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not client.wait(1, 100):
             assert time.monotonic() < deadline
-    async with driver(primary.port, options=RedisOptions(timeout=5.0, replicas=1)) as log:
+    async with driver(primary.port, options=RedisOptions(timeout=10, replicas=1)) as log:
         await log.ensure(DOMAIN, CHANNELS)
         first, batch = records(1, minted=True), records(3, minted=True)
         await persist(lambda: log.append(first))

@@ -18,11 +18,15 @@ from iotsphere.drivers.redis.wire import Wire
 from tests.support.servers import Server
 
 LONG = 30.0
+BRIEF = 8.0
 
 
 @asynccontextmanager
-async def opened(server: Server) -> AsyncIterator[Wire]:
-    endpoint = Endpoint(f"redis://127.0.0.1:{server.port}/0", "logged", RedisOptions(trust_server=True))
+async def opened(server: Server, timeout: float = LONG) -> AsyncIterator[Wire]:
+    """A wire. Times are looked at when those of its first answers would have been up, for one timer serves all."""
+    endpoint = Endpoint(
+        f"redis://127.0.0.1:{server.port}/0", "logged", RedisOptions(timeout=timeout, trust_server=True)
+    )
     wire, _ = await endpoint.connect()
     try:
         yield wire
@@ -49,19 +53,19 @@ async def test_answers_larger_than_a_read_arrive_whole(shared_redis: Server) -> 
 
 
 async def test_an_answer_that_does_not_come_is_a_timeout(shared_redis: Server) -> None:
-    async with opened(shared_redis) as wire:
+    async with opened(shared_redis, BRIEF) as wire:
         replies: list[Any] = []
-        with pytest.raises(TimeoutError, match="no answer within 2 s"):
-            await wire.exchange([("ECHO", "a"), ("BLPOP", "test-wire-nothing", "0")], replies, 2.0)
+        with pytest.raises(TimeoutError, match="no answer within 5 s"):
+            await wire.exchange([("ECHO", "a"), ("BLPOP", "test-wire-nothing", "0")], replies, 5.0)
         assert replies == [b"a"]
 
 
 async def test_time_runs_anew_with_each_part_of_the_answers(shared_redis: Server) -> None:
-    async with opened(shared_redis) as wire:
+    async with opened(shared_redis, BRIEF) as wire:
         replies: list[Any] = []
-        waits = [("BLPOP", "test-wire-nothing", "1.5")] * 4
-        await wire.exchange(waits, replies, 5.0)
-        assert replies == [None] * 4
+        waits = [("BLPOP", "test-wire-nothing", "2")] * 5
+        await wire.exchange(waits, replies, BRIEF)
+        assert replies == [None] * 5
 
 
 async def test_a_connection_that_the_server_ends_is_broken_for_good(shared_redis: Server) -> None:
@@ -88,10 +92,14 @@ async def test_closing_tells_whoever_waits(shared_redis: Server) -> None:
 
 
 async def test_bytes_that_are_no_answer_break_the_connection() -> None:
+    ended = asyncio.Event()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while sent := await reader.read(1 << 16):
             writer.write(b"?nonsense\r\n" if b"PING" in sent else b"+OK\r\n" * sent.count(b"CLIENT"))
         writer.close()
+        await writer.wait_closed()
+        ended.set()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         connection = Connection(host="127.0.0.1", port=server.sockets[0].getsockname()[1], protocol=2)
@@ -100,7 +108,7 @@ async def test_bytes_that_are_no_answer_break_the_connection() -> None:
         with pytest.raises(InvalidResponse):
             await wire.exchange([("PING",)], [], LONG)
         assert not wire.is_connected
-        await asyncio.sleep(0.05)  # so that the server's side ends, too
+        await asyncio.wait_for(ended.wait(), 60)  # a link that is open at the end would be a leak
 
 
 async def test_what_the_server_says_by_itself_is_read_one_by_one(shared_redis: Server) -> None:
