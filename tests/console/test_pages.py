@@ -81,7 +81,8 @@ async def test_what_is_desired_is_edited_in_place_and_the_delta_closes(stage: St
     page = await stage.sign_in("#/devices/station-1")
     row = page.locator("[data-key='/interval']")
     await expect(row.locator(".reported")).to_have_text("0.1")
-    await row.locator("button.cell").click()
+    focused = await row.locator("button.cell").evaluate("cell => (cell.click(), document.activeElement.ariaLabel)")
+    assert focused == "Desired interval", "what is typed before the next frame is not lost"
     await page.keyboard.type("0.2")
     await page.keyboard.press("Enter")
     await expect(row.locator(".desired")).to_contain_text("0.2")

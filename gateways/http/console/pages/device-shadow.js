@@ -133,19 +133,17 @@ export function shadowPanel(root, { api, client, domain, leave, listen, playhead
   function editOne(path, shown) {
     const now = at(shown.desired, path) ?? at(shown.reported, path);
     editing = { path, text: now === undefined ? "" : JSON.stringify(now), version: shown.version, base: shown.desired };
-    update();
-    requestAnimationFrame(() => root.querySelector(".leaves input")?.select());
+    update.now(); // before the next key comes, which may be sooner than the next frame
+    root.querySelector(".leaves input")?.select();
   }
 
   function editAll() {
     const { desired, version } = document_();
     editing = { path: null, text: JSON.stringify(desired, null, 2), version, base: desired };
-    update();
-    requestAnimationFrame(() => {
-      const field = root.querySelector(".whole textarea");
-      field?.setSelectionRange(0, 0); // one reads from the beginning
-      field?.focus();
-    });
+    update.now();
+    const field = root.querySelector(".whole textarea");
+    field?.setSelectionRange(0, 0); // one reads from the beginning
+    field?.focus();
   }
 
   /** What was typed, in a list of one; none when it is no JSON, which the user is told. */
