@@ -25,7 +25,8 @@ CHANNEL = "telemetry"
 READER = f"{DOMAIN}/store"
 CHANNELS = {CHANNEL: ChannelSpec(partitions=2), "system": ChannelSpec(partitions=1)}
 QUICK = LaneSettings(attempts=3, first_wait=0.002, last_wait=0.02)
-LEASE_MS = 600
+LEASE_MS = 600  # for who has to lose it; a process that merely stands still for a moment loses it too
+PATIENT_MS = 60_000
 Judge = Callable[[Entry], "str | IotSphereError"]
 _serial = count(1)
 
@@ -132,7 +133,7 @@ async def letters(log: MessageLog) -> list[str]:
 
 @asynccontextmanager
 async def processing(
-    log: MessageLog, handler: FactHandler, settings: LaneSettings = QUICK, lease_ms: int = LEASE_MS
+    log: MessageLog, handler: FactHandler, settings: LaneSettings = QUICK, lease_ms: int = PATIENT_MS
 ) -> AsyncIterator[Processor]:
     """A processor at work; it is cancelled in the end, as when the product stops."""
     publish = MessagePublishUseCase(log)
@@ -160,10 +161,11 @@ async def account(log: MessageLog) -> Tally:
     return total
 
 
-async def settled(log: MessageLog, processor: Processor, within: float = 30.0) -> Tally:
-    """Wait until everything is committed; what became of it."""
+async def settled(log: MessageLog, processor: Processor, within: float = 60.0) -> Tally:
+    """Wait until everything is committed in every partition; what became of it."""
     deadline = asyncio.get_running_loop().time() + within
-    while not processor.partitions or (await processor.lag()).get(READER, 1):
+    registered = len(log.partitions(DOMAIN, CHANNEL))
+    while len(await log.committed(READER)) < registered or (await processor.lag()).get(READER, 1):
         assert asyncio.get_running_loop().time() < deadline, f"{await processor.lag()} is not handled"
         await asyncio.sleep(0.005)
     return await account(log)
