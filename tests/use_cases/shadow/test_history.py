@@ -76,7 +76,10 @@ async def test_as_of_a_time(house: House) -> None:
         await house.history.at_time(KEY, times[0] - 1)
 
 
-async def test_as_of_a_time_while_the_latest_versions_are_not_kept_yet(house: House) -> None:
+async def test_as_of_a_time_while_the_latest_versions_are_not_kept_yet(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iotsphere.use_cases.shadow.history.LOOKS", 2_400)  # until they are kept, however slow that is
     times = await lived(house)
     house.clock.advance(1_000)
     await house.shadows.fold([(KEY, said({"n": number})) for number in range(60)])
@@ -117,7 +120,10 @@ async def test_what_is_kept_no_more_is_said_to_be_so(house: House) -> None:
     assert (await house.history.at_time(KEY, times[3])).version == 4
 
 
-async def test_who_asks_for_a_version_that_is_only_being_written_waits_for_it(house: House) -> None:
+async def test_who_asks_for_a_version_that_is_only_being_written_waits_for_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iotsphere.use_cases.shadow.history.LOOKS", 2_400)  # until it is kept, however slow that is
     times: list[int] = []
     for number in range(3):
         house.clock.advance(1_000)
