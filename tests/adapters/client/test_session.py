@@ -180,7 +180,7 @@ async def test_a_full_log_is_told_with_retry(client: Client, house: House, monke
 async def test_floods_are_refused_then_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_publishing, "MAX_STRIKES", 20)
     monkeypatch.setattr(client_publishing, "FORGIVEN_PER_SECOND", 0)
-    async with open_house(rate=Rate(messages=1, burst=5)) as house:
+    async with open_house(rate=Rate(messages=0.01, burst=500)) as house:  # five, and no more comes with time
         client = Client(house)
         for ref in range(5 + 1 + 20):  # only who was told to wait is at fault
             await client.session.receive(orjson.dumps({"type": "publish", "ref": ref, "topic": TOPIC, "payload": 1}))

@@ -138,6 +138,7 @@ async def test_a_database_that_is_away_is_waited_for(house: House) -> None:
 
 
 async def test_places_are_noted_now_and_then(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_EVERY_S", 3_600.0)
     one, two = await house.append("1"), await house.append("2")
     await house.places.passed(CLAIM, one)
     await house.places.passed(CLAIM, two)
