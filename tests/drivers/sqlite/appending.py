@@ -1,4 +1,7 @@
-"""A process to kill: appends for ever with several tasks, and prints each position once its append returned."""
+"""A process to kill: appends for ever with several tasks, and prints each position once its append returned.
+
+A third argument says how many batches each task appends before it only waits to be killed.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ PARTITIONS = (Partition(DOMAIN, "telemetry", 0), Partition(DOMAIN, "telemetry", 
 TASKS = 8
 
 
-async def append_for_ever(log: SqliteLog, run: str, task: int) -> None:
+async def append(log: SqliteLog, run: str, task: int, most: int) -> None:
     """Each task is a device that sends one batch after the other; its sequence numbers are in the message ids."""
     serial = count(1)
-    for turn in count():
+    for turn in range(most) if most else count():
         batch = [
             Record(
                 PARTITIONS[task % 2],
@@ -44,11 +47,13 @@ async def append_for_ever(log: SqliteLog, run: str, task: int) -> None:
 
 async def main() -> None:
     directory, run = Path(sys.argv[1]), sys.argv[2]
+    most = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     async with SqliteLog(directory, SystemClock()) as log:
         await log.ensure(DOMAIN, {"telemetry": ChannelSpec(len(PARTITIONS))})
         async with asyncio.TaskGroup() as group:
             for task in range(TASKS):
-                group.create_task(append_for_ever(log, run, task))
+                group.create_task(append(log, run, task, most))
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
