@@ -158,7 +158,7 @@ async def test_it_must_be_open(tmp_path: Path) -> None:
     async with database:
         await database.ensure(COLLECTIONS)
         feed = database.changes(await database.now())
-        waiting = asyncio.ensure_future(take(feed))
+        waiting = asyncio.ensure_future(next_change(feed))
         await asyncio.sleep(0.05)
     with pytest.raises(DatabaseUnavailable, match="not open"):
         await waiting

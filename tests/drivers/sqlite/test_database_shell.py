@@ -14,7 +14,7 @@ from iotsphere.drivers.sqlite.database import SqliteDatabase, StateOptions
 from iotsphere.entities.errors import Conflict
 from iotsphere.use_cases.ports.database import Collection, Stored, Write
 from tests.contracts.database import COLLECTIONS, insert
-from tests.contracts.database_changes import Told, told, up_to_now
+from tests.contracts.database_changes import Told, next_change, told, up_to_now
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_what_is_no_longer_watched_is_no_longer_told(database: SqliteDatab
     await insert(database, "things", {"d/a": {}})
     await insert(database, "notes", {"d/a": {"n": 1}})
     feed = database.changes(token)
-    assert told(await anext(feed)) == ("insert", "notes", "d/a", 1, None, {"n": 1})
+    assert told(await next_change(feed)) == ("insert", "notes", "d/a", 1, None, {"n": 1})
     await feed.aclose()
 
 
