@@ -430,7 +430,7 @@ async def count_up(database: Database, writers: Sequence[Database], times: int) 
                 if done:
                     break
 
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(300):
         await asyncio.gather(*map(count, writers))
     total = len(writers) * times
     assert await database.get("things", "d/counter") == Stored("d/counter", total + 1, {"n": total})

@@ -167,6 +167,6 @@ class SharedDocumentsContract:
                     continue
                 done += 1
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await asyncio.gather(count_up(documents), count_up(neighbour))
         assert await documents.get(DEVICES, "counter") == Document("counter", b"50", 51)

@@ -43,7 +43,7 @@ class LogFollowContract(LogAppendContract):
             assert not waiting.done()
             batch = records(1, P1)
             await log.append(batch)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 piece = await waiting
             assert piece.partition == P1
             assert [entry.record for entry in piece.entries] == batch
@@ -99,7 +99,7 @@ class LogFollowContract(LogAppendContract):
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(outcome, asyncio.CancelledError)
 

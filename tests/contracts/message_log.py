@@ -93,5 +93,5 @@ class WatchedLogContract(LogAppendContract):
             await asyncio.sleep(0)
             now = records(3, P1)
             await log.append(now)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert ids(await waiting) == [one.message_id for one in now]

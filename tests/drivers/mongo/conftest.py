@@ -14,7 +14,7 @@ from iotsphere.drivers.mongo.database import MongoDatabase
 from iotsphere.drivers.mongo.options import MongoOptions
 from tests.contracts.database import COLLECTIONS
 
-QUICK = MongoOptions(quiet=0.2)
+QUICK = MongoOptions(timeout=30, quiet=0.2)
 
 
 @pytest.fixture

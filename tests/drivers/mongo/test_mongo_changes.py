@@ -22,7 +22,7 @@ from tests.contracts.database_changes import next_change, told, up_to_now
 from tests.contracts.times import take
 
 Mongo = Shell[dict[str, Any]]
-QUICK = MongoOptions(quiet=0.2)
+QUICK = MongoOptions(timeout=30, quiet=0.2)
 LARGE = "x" * 9_000_000
 
 

@@ -13,7 +13,7 @@ from iotsphere.use_cases.ports.database import Database
 from tests.contracts.database import COLLECTIONS, DatabaseContract, SharedDatabaseContract
 from tests.contracts.database_changes import ChangesContract, SharedChangesContract
 
-QUICK = MongoOptions(quiet=0.2)
+QUICK = MongoOptions(timeout=30, quiet=0.2)
 
 
 class TestMongoDatabase(DatabaseContract, SharedDatabaseContract, ChangesContract, SharedChangesContract):

@@ -30,7 +30,9 @@ class MongoMachine(DatabaseMachine):
 
     async def open(self) -> Database:
         url = f"mongodb://127.0.0.1:{self.port}/{self._name}?replicaSet={mongo.NAME}"
-        return await self._stack.enter_async_context(MongoDatabase(url, SystemClock(), MongoOptions(quiet=0.2)))
+        return await self._stack.enter_async_context(
+            MongoDatabase(url, SystemClock(), MongoOptions(timeout=30, quiet=0.2))
+        )
 
     async def shut(self) -> None:
         await self._stack.aclose()

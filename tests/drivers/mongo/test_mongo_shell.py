@@ -230,7 +230,7 @@ async def test_what_is_there_already_expires_as_well(database: MongoDatabase, sh
 async def test_a_database_that_was_there_before_us_is_taken_over(mongo_url: str, shell: Mongo) -> None:
     """Its collections have neither pre-images nor an epoch; what happens from now on is told."""
     shell.things.insert_one({"_id": "d/a", "label": "red"})
-    async with MongoDatabase(mongo_url, SystemClock(), MongoOptions(quiet=0.2)) as database:
+    async with MongoDatabase(mongo_url, SystemClock(), MongoOptions(timeout=30, quiet=0.2)) as database:
         early = f"{'0' * 16}.{'0' * 16}."
         await database.ensure(COLLECTIONS)
         with pytest.raises(ChangesLost):

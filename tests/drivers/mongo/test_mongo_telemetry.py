@@ -108,7 +108,7 @@ async def test_whatever_the_order_and_the_repeats_all_end_alike(store: Telemetry
             await store.save(shuffled[:size])
             shuffled = shuffled[size:]
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await asyncio.gather(*map(save, range(4)))
     assert {one["_id"]: (int(one["at"].timestamp() * 1000), one["order"], one["value"]) for one in utc(shell)} == {
         key: value for key, value in expected.items() if value is not None

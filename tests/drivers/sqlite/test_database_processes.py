@@ -82,7 +82,7 @@ async def test_no_update_of_three_processes_is_lost(tmp_path: Path) -> None:
         token = await database.now()
         children = [start(path, name, 20) for name in ("one", "two", "three")]
         try:
-            async with asyncio.timeout(100):
+            async with asyncio.timeout(300):
                 for child in children:
                     await asyncio.to_thread(child.communicate)
         finally:
