@@ -27,7 +27,14 @@ class Foreign:
         for name, value in properties.items():
             setattr(given, name, value)
         raw = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-        await self._client.publish(topic, raw, qos=qos, retain=retain, properties=given)
+        publishing = asyncio.ensure_future(self._client.publish(topic, raw, qos=qos, retain=retain, properties=given))
+        # The library would wait for its acknowledgement until the time is up, though the connection is gone.
+        await asyncio.wait((publishing, self._client._disconnected), return_when=asyncio.FIRST_COMPLETED)
+        if not publishing.done():
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+            raise aiomqtt.MqttError("the connection is lost")
+        await publishing
 
     async def listen(self, *filters: str) -> None:
         options = SubscribeOptions(qos=1, retainAsPublished=True)
