@@ -20,6 +20,7 @@ from iotsphere.entities.message import Record
 from iotsphere.entities.position import Position
 from iotsphere.use_cases.changes.hold import HEARTBEATS
 from iotsphere.use_cases.changes.propagate import ChangeStores, PropagateChanges
+from iotsphere.use_cases.changes.told import digest_of
 from iotsphere.use_cases.ports.database import Change, Collection, Stored, Write
 from iotsphere.use_cases.ports.message_log import Appended
 from iotsphere.use_cases.publish import MessagePublishUseCase
@@ -112,16 +113,21 @@ class Scene:
         return [orjson.loads(entry.record.body)["payload"]["n"] for entry in part.entries]
 
     async def until(self, expected: Sequence[int | None]) -> None:
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while (told := await self.told()) != expected:
             assert asyncio.get_running_loop().time() < deadline, f"{told} instead of {expected}"
             await asyncio.sleep(0.005)
 
-    async def noted(self, *keys: str) -> None:
-        """Wait until it is written down that these were told."""
-        deadline = asyncio.get_running_loop().time() + 20
-        while not all([await self.stage.documents.get("changes", f"told/things/{key}") for key in keys]):
-            assert asyncio.get_running_loop().time() < deadline
+    async def noted(self, *keys: str, state: int | None = None) -> None:
+        """Wait until it is written down that these were told, with what state if one is given, and how far that was."""
+        digest = None if state is None else (digest_of({"n": state}) or "").encode()
+        deadline = asyncio.get_running_loop().time() + 60
+        while True:
+            notes = [await self.stage.documents.get("changes", f"told/things/{key}") for key in keys]
+            place = await self.stage.documents.get("changes", "listener")
+            if place and all(note and digest in (None, note.value) for note in notes):
+                return
+            assert asyncio.get_running_loop().time() < deadline, (place, notes)
             await asyncio.sleep(0.005)
 
 
@@ -205,7 +211,7 @@ async def test_what_was_in_a_further_collection_before_it_was_named_is_not_told(
     await scene.database.ensure([further])
     second = scene.listener(further)
     async with running(second):
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while not await scene.stage.documents.get("changes", f"told/orders/{DOMAIN}/o2"):
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.005)
@@ -222,6 +228,7 @@ async def test_a_restart_goes_on_where_the_last_one_stopped(scene: Scene) -> Non
     async with running(scene.listener()):
         await scene.put(1)
         await scene.until([1])
+        await scene.noted(KEY)
     await scene.put(2)
     await scene.put(3)
     async with running(scene.listener()):
@@ -232,6 +239,7 @@ async def test_what_was_appended_and_not_saved_is_not_told_again_however_late(sc
     async with running(scene.listener()):
         await scene.put(1)
         await scene.until([1])
+        await scene.noted(KEY)
         place = await scene.stage.documents.get("changes", "listener")
         assert place is not None
         for number in range(2, 6):
@@ -243,6 +251,7 @@ async def test_what_was_appended_and_not_saved_is_not_told_again_however_late(sc
     async with running(second):
         await scene.put(6)
         await scene.until([1, 2, 3, 4, 5, 6])
+        await scene.noted(KEY, state=6)
         assert second.told == 1
         assert second.repeated >= 4
 
@@ -268,13 +277,14 @@ async def test_a_restart_reads_no_more_of_the_log_than_it_must(scene: Scene) -> 
     async with running(scene.listener()):
         await scene.put(1)
         await scene.until([1])
+        await scene.noted(KEY)
     topic = f"{DOMAIN}/devices/t1/shadow/reported"
     await scene.stage.log.append([scene.stage.record(topic) for _ in range(50)])
     scene.stage.clock.advance(10_000)
     async with running(scene.listener()):
         await scene.put(2)
         await scene.noted(KEY)
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         ends = [[*p, *(await scene.stage.log.bounds(p)).last] for p in scene.stage.log.partitions(DOMAIN, "shadow")]
         while True:
             place = await scene.stage.documents.get("changes", "listener")
@@ -359,11 +369,13 @@ async def test_b20_states_that_have_to_be_looked_up_never_go_backwards(scene: Sc
     async with running(scene.listener()):
         await scene.put(0)
         await scene.until([0])
+        await scene.noted(KEY)
     scene.database.bare = True
     for number in range(1, 5):
         await scene.put(number)
     async with running(scene.listener()):
         await scene.until([0, 4])
+        await scene.noted(KEY, state=4)
         scene.database.bare = False
     await scene.put(5)
     await scene.database.put("things", Write(KEY, await scene.database.get("things", KEY), None))
@@ -376,7 +388,7 @@ async def test_a_document_that_went_before_it_could_be_looked_up_is_told_as_gone
     async with running(scene.listener()):
         stored = await scene.put(1)
         await scene.database.put("things", Write(KEY, stored, None))
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while not (told := await scene.told()) or told[-1] is not None:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.005)
@@ -390,11 +402,13 @@ async def test_only_one_process_listens_and_the_next_takes_over(scene: Scene) ->
         async with running(first):
             await scene.put(1)
             await scene.until([1])
+            await scene.noted(KEY)
             assert first._heard_at is None
             await first.ready()
     async with running(first):
         await scene.put(2)
         await scene.until([1, 2])
+        await scene.noted(KEY, state=2)
     assert (first.told, second.told) == (1, 1)
 
 
