@@ -34,8 +34,8 @@ class Kept:
 
     @property
     def values(self) -> list[int]:
-        """All values, sorted."""
-        return sorted(value for values in self.batches.values() for value in values)
+        """All values, sorted; also while a stream writes more."""
+        return sorted(value for values in list(self.batches.values()) for value in values)
 
     def plan(self, folder: Path, log: str, job: Job | None = None, **changes: Any) -> Plan:
         """A plan for a job, with its checkpoint in the folder unless ``checkpoint`` says something else."""
