@@ -111,11 +111,12 @@ def test_a_gateway_that_comes_late_is_waited_for(desk: Desk, sink: LogSink, monk
 
 
 def test_a_gateway_that_stays_away_ends_the_batch(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iotsphere.drivers.spark.sinks.log.WAIT_S", 0.2)
     desk.silent = True
     with LogSink(desk.connect, JOB) as sink:
-        with pytest.raises(BrokerUnavailable, match="did not take the results"):
-            sink([alert("k")])
+        with monkeypatch.context() as hasty:
+            hasty.setattr("iotsphere.drivers.spark.sinks.log.WAIT_S", 0.2)
+            with pytest.raises(BrokerUnavailable, match="did not take the results"):
+                sink([alert("k")])
         desk.silent = False
         assert sink([alert("k")]) == 1
 
