@@ -51,7 +51,7 @@ async def mosquitto_pub(gateway: Gateway, credential: dict[str, str], metric: st
         "-t", f"iotsphere/devices/{credential['device_id']}/telemetry/{metric}", "-m", payload, "-q", "1", "-V", "5",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, out.decode()
 
 
@@ -90,9 +90,13 @@ async def test_from_a_device_to_the_terminal_and_across_a_restart(own_gateway: G
     trace = json.loads(await iotsphere_command("trace", message["metadata"]["messageId"], "--data", data))
     assert trace["place"]["topic"] == message["metadata"]["topic"]
 
-    ledger = json.loads(await iotsphere_command("ledger", "--data", data, "--json"))
-    assert ledger["readers"]
-    assert all(row["imbalance"] == 0 for row in ledger["readers"])
+    async with asyncio.timeout(100):  # the last values are saved every two seconds, and only then are they applied
+        while True:
+            ledger = json.loads(await iotsphere_command("ledger", "--data", data, "--json"))
+            assert ledger["readers"]
+            assert all(row["imbalance"] == 0 for row in ledger["readers"])
+            if not any(row["pending"] for row in ledger["readers"]):
+                break
     heads, *rows = (await iotsphere_process("ledger", "--data", data)).splitlines()
     assert heads.split()[3:] == [
         "accepted", "applied", "superseded", "expired", "dead-lettered", "lost", "pending", "imbalance",
