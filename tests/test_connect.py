@@ -32,7 +32,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def publish_and_leave(url: str, token: str | None, *values: int) -> str | None:
     """Publish, read one message, and give the cursor after it."""
-    async with iotsphere.connect(url, token=token) as broker, asyncio.timeout(30):
+    async with iotsphere.connect(url, token=token) as broker, asyncio.timeout(100):
         stream = await broker.subscribe(FILTER).opened()
         for value in values:
             await broker.publish(TOPIC, value)
@@ -41,7 +41,7 @@ async def publish_and_leave(url: str, token: str | None, *values: int) -> str | 
 
 
 async def read_on(url: str, token: str | None, cursor: str, count: int) -> list[int]:
-    async with iotsphere.connect(url, token=token) as broker, asyncio.timeout(30):
+    async with iotsphere.connect(url, token=token) as broker, asyncio.timeout(100):
         stream = broker.subscribe(FILTER, from_=cursor)
         return [(await anext(stream)).json()["value"] for _ in range(count)]
 
@@ -66,14 +66,14 @@ async def test_a_cursor_outlives_its_client(address: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("address", ["sqlite", "redis"], indirect=True)
 async def test_work_goes_on_where_a_member_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOTSPHERE_VISIBILITY_SECONDS", "3")
-    async with iotsphere.connect(address) as broker, asyncio.timeout(30):
+    async with iotsphere.connect(address) as broker, asyncio.timeout(100):
         for value in range(3):
             await broker.publish(TOPIC, value)
         work = broker.subscribe(FILTER, group="billing", from_="earliest", credit=1)
         await (await anext(work)).ack()
         lost = await anext(work)
         assert (lost.message.json(), lost.attempt) == ({"value": 1}, 1)
-    async with iotsphere.connect(address) as broker, asyncio.timeout(30):
+    async with iotsphere.connect(address) as broker, asyncio.timeout(100):
         work = broker.subscribe(FILTER, group="billing", from_="earliest")
         got = [await anext(work) for _ in range(2)]
         assert sorted((delivery.message.json()["value"], delivery.attempt) for delivery in got) == [(1, 2), (2, 1)]
@@ -85,7 +85,7 @@ async def test_a_memory_log_begins_anew_and_leaves_no_files(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     cursor = await publish_and_leave("memory://", None, 1, 2)
     assert cursor is not None
-    async with iotsphere.connect("memory://") as broker, asyncio.timeout(30):
+    async with iotsphere.connect("memory://") as broker, asyncio.timeout(100):
         assert (await broker.publish(TOPIC, 5)).duplicate is False
     assert os.listdir(tmp_path) == []
 
@@ -94,21 +94,21 @@ async def test_a_folder_keeps_what_is_desired_and_asked_for_its_gateway(tmp_path
     folder = tmp_path / "data"
     async with App(Settings(data=folder), ()) as stores:
         await stores.container.devices().register("iotsphere", "d1")
-    async with iotsphere.connect(f"sqlite:{folder}") as broker, asyncio.timeout(30):
+    async with iotsphere.connect(f"sqlite:{folder}") as broker, asyncio.timeout(100):
         assert (await broker.desire("d1", {"rate": 5}))["version"] == 1
         command = await broker.command("d1", {"action": "open"})
         assert command["state"] == "queued"
     async with Gateway(folder) as gateway, iotsphere.connect(gateway.websocket, token=gateway.token) as broker:
         assert (await broker.shadow("d1"))["desired"] == {"rate": 5}
         told = broker.subscribe("iotsphere/devices/d1/#", from_="earliest")
-        kinds = {(await asyncio.wait_for(anext(told), 30)).topic.partition("d1/")[2] for _ in range(5)}
+        kinds = {(await asyncio.wait_for(anext(told), 60)).topic.partition("d1/")[2] for _ in range(5)}
         assert kinds == {"commands/request", "commands/status", "shadow/desired", "shadow/delta", "shadow/document"}
         assert (await broker.cancel(command["commandId"]))["state"] == "cancelled"
 
 
 async def test_a_shared_log_without_its_database_decides_nothing(redis_server: Server) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/0"
-    async with iotsphere.connect(url) as broker, asyncio.timeout(30):
+    async with iotsphere.connect(url) as broker, asyncio.timeout(100):
         for asked in (broker.desire("d1", {"rate": 5}), broker.command("d1", {}), broker.shadow("d1")):
             with pytest.raises(RequestInvalid, match="name its database"):
                 await asked
@@ -129,7 +129,7 @@ async def test_a_shared_log_with_its_database_decides_as_a_gateway_does(redis_se
         async with (
             iotsphere.connect(url, database=mongo_url) as service,
             iotsphere.connect(door, token=token) as page,
-            asyncio.timeout(30),
+            asyncio.timeout(100),
         ):
             assert (await service.desire("d1", {"rate": 5}))["version"] == 1
             assert (await page.shadow("d1"))["desired"] == {"rate": 5}
@@ -138,7 +138,7 @@ async def test_a_shared_log_with_its_database_decides_as_a_gateway_does(redis_se
 
 
 async def test_a_memory_log_takes_requests_as_messages() -> None:
-    async with iotsphere.connect("memory://") as broker, asyncio.timeout(30):
+    async with iotsphere.connect("memory://") as broker, asyncio.timeout(100):
         asked = broker.subscribe("iotsphere/devices/+/commands/request")
         receipt = await broker.publish("iotsphere/devices/d1/commands/request", {"action": "open"})
         assert (receipt.decided, (await anext(asked)).json()) == (None, {"action": "open"})
@@ -147,7 +147,7 @@ async def test_a_memory_log_takes_requests_as_messages() -> None:
 
 
 async def test_domains_are_separate() -> None:
-    async with iotsphere.connect("memory://", domain="plant-2") as broker, asyncio.timeout(30):
+    async with iotsphere.connect("memory://", domain="plant-2") as broker, asyncio.timeout(100):
         receipt = await broker.publish("plant-2/system/status", {"ok": True})
         assert receipt.position.startswith("system/0/")
         with pytest.raises(CursorInvalid):

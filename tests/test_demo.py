@@ -16,7 +16,7 @@ ANY = "127.0.0.1:0"
 
 
 async def until_wish(api: httpx.AsyncClient, device: str, pointer: str, status: str) -> dict[str, Any]:
-    deadline = asyncio.get_running_loop().time() + 30
+    deadline = asyncio.get_running_loop().time() + 60
     while True:
         shadow: dict[str, Any] = (await api.get(f"/api/v1/devices/{device}/shadow")).json()
         if shadow.get("wishes", {}).get(pointer, {}).get("status") == status:

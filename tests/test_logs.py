@@ -33,7 +33,7 @@ def said(form: str, *, terminal: bool) -> list[str]:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
     stderr = theirs if terminal else subprocess.PIPE
-    told = subprocess.run([sys.executable, "-c", SAY, form], stderr=stderr, env=environment, check=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", SAY, form], stderr=stderr, env=environment, check=True, timeout=300)
     os.close(theirs)
     text = told.stderr or b""
     with os.fdopen(ours, "rb", buffering=0) as screen, suppress(OSError):  # Linux ends a terminal with EIO
