@@ -67,15 +67,16 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_keeps_the_order(tm
         listener = Listener(gateway)
         listening = asyncio.create_task(listener.run())
         try:
-            await asyncio.wait_for(listener.ready.wait(), 20)
+            await asyncio.wait_for(listener.ready.wait(), 60)
             devices = [Device(each, lambda: gateway.mqtt, count=COUNT, window=20) for each in credentials]
             sending = asyncio.gather(*(device.run() for device in devices))
             for part in (1, 2):
                 wanted = DEVICES * COUNT * part // 3
-                await until(partial(acked, devices, wanted), "a part is acknowledged", 60)
+                await until(partial(acked, devices, wanted), "a part is acknowledged", 150)
                 await gateway.restart()
-            await asyncio.wait_for(sending, 60)
-            await until(listener.complete, "everything has arrived", 60)
+                await until(lambda part=part: listener.resumed >= part, "the listener is back")  # type: ignore[misc]  # it is bound
+            await asyncio.wait_for(sending, 150)
+            await until(listener.complete, "everything has arrived", 150)
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):

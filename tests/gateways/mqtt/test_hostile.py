@@ -10,8 +10,10 @@ import pytest
 
 from iotsphere.adapters.mqtt import packets as p
 from iotsphere.adapters.mqtt.encode import encode
+from iotsphere.adapters.mqtt.life import Offer
 from iotsphere.adapters.mqtt.primitives import write_varint
 from iotsphere.adapters.mqtt.properties import Properties
+from iotsphere.gateways.mqtt import MqttLimits
 from iotsphere.gateways.mqtt.client import MqttClient
 from iotsphere.use_cases.access.rate_limit import Rate, RateLimit
 from tests.support.waiting import until
@@ -74,7 +76,7 @@ async def test_who_does_not_leave_when_it_is_cut_off_is_not_kept(house: House, m
     reader, writer = await asyncio.open_connection(*await house.door())
     try:
         writer.write(b"\x00\x00")
-        assert await asyncio.wait_for(reader.read(), 15) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         with suppress(ConnectionError):
             for _ in range(more):
                 writer.write(bytes(1024 * 1024))
@@ -166,7 +168,7 @@ async def test_topics_without_end_leave_the_memory_of_topics_bounded(house: Hous
 async def test_d6_a_thousand_idle_connections(house: House) -> None:
     """They cost little, and one more client is served as if they were not there."""
     device = await house.device("d1")
-    address = await house.door()
+    address = await house.door(MqttLimits(offer=Offer(connect_within=60)))
     login = p.Connect(4, "", username=device.username, password=device.password.encode())
     writers: list[asyncio.StreamWriter] = []
     process = psutil.Process()

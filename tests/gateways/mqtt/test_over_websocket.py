@@ -185,7 +185,7 @@ async def test_a_slow_reader_is_bounded_and_loses_nothing(house: House) -> None:
         peer.awake.clear()
         for number in range(400):
             await house.say(f"{T}/t", {"value": number, "padding": "x" * 20_000})
-        await until(lambda: house.gateway.counts["paused_for_write"] == 1, "the client was not read any more")
+        await until(lambda: house.gateway.counts["paused_for_write"], "the client was not read any more")
         assert len(await house.entries()) == 400
         peer.awake.set()
         values = [orjson.loads(each.payload)["payload"]["value"] for each in await peer.take(p.Publish, 400)]
@@ -259,7 +259,7 @@ async def test_paho_over_websockets(house: House, version: MQTTProtocolVersion) 
         await asyncio.to_thread(client.connect, host, port, 30)
         client.loop_start()
         try:
-            payload = orjson.loads(await asyncio.wait_for(came.get(), 15))["payload"]
+            payload = orjson.loads(await asyncio.wait_for(came.get(), 60))["payload"]
             assert payload["value"] == 42
         finally:
             client.disconnect()

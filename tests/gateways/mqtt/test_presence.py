@@ -82,7 +82,7 @@ async def test_services_have_no_presence(house: House) -> None:
 async def test_the_reason_of_an_offline_is_told(house: House, how: str, reason: str) -> None:
     device = await house.device("d1")
     async with Peer(await house.door()) as peer:
-        await peer.connect(device, keep_alive=1)
+        await peer.connect(device, keep_alive=1 if how == "silence" else 60)
         if how == "drop":
             await peer.drop()
         elif how == "break":
@@ -114,8 +114,10 @@ async def test_b25_a_late_goodbye_of_an_old_connection_does_not_override_the_new
     device = await house.device("d1")
     address = await house.door()
     async with Peer(address) as old, Peer(address) as new:
-        await old.connect(device, "boot-1", keep_alive=1)
+        await old.connect(device, "boot-1", keep_alive=60)
+        (half_open,) = (visit._ties for visit in house.gateway._door.online.values())  # type: ignore[attr-defined]  # it is a visit
         await new.connect(device, "boot-2")
+        half_open.tick(asyncio.get_running_loop().time() + 100)
         await old.end()
         assert (await old.expect(p.Disconnect)).reason == 0x8D
         await until(lambda: house.gateway.connections == 1, "the old one is gone")

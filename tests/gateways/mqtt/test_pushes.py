@@ -87,7 +87,7 @@ class Home:
         return ids
 
     async def is_(self, command_id: str, state: str) -> None:
-        deadline = asyncio.get_running_loop().time() + 15
+        deadline = asyncio.get_running_loop().time() + 60
         while (now := (await self.state.commands.get("iotsphere", command_id)).state) != state:
             assert asyncio.get_running_loop().time() < deadline, now
             await asyncio.sleep(0.005)

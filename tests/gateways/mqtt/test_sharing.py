@@ -321,5 +321,6 @@ async def test_a_group_goes_on_after_a_restart_of_the_gateway(tmp_path: Path) ->
             two = await crew.member(stack, "two")
             await crew.collect({"two": two}, 6)
             assert sorted(value for _, value in crew.got["two"]) == [0, 0, 1, 1, 1, 1]
+            await two.ping()
         await house.restart()
         assert await accounts(house) == Tally(applied=8)

@@ -75,7 +75,7 @@ class Scene:
             worker = Worker(name, gateway, self.seen)
             task = asyncio.create_task(worker.run())
             self._stack.push_async_callback(_end, task)
-            await asyncio.wait_for(worker.ready.wait(), 20)
+            await asyncio.wait_for(worker.ready.wait(), 60)
 
     async def send(self, gateway: Gateway) -> None:
         credentials = await gateway.add_devices([f"d{number}" for number in range(DEVICES)])
@@ -84,10 +84,10 @@ class Scene:
             self._stack.push_async_callback(_end, asyncio.create_task(device.run()))
 
     async def share_of_it(self, share: float) -> None:
-        await until(lambda: len(self.seen) >= share * TOTAL, f"{share:.0%} have arrived", 60)
+        await until(lambda: len(self.seen) >= share * TOTAL, f"{share:.0%} have arrived", 150)
 
     async def all_of_it(self, gateways: Sequence[Gateway]) -> None:
-        await until(self._complete, f"everything has arrived; {len(set(self._messages()))} of {TOTAL}", 60)
+        await until(self._complete, f"everything has arrived; {len(set(self._messages()))} of {TOTAL}", 150)
         await ledger_balances(gateways[0], TOTAL)
         firsts: dict[str, list[int]] = defaultdict(list)
         for source, seq in dict.fromkeys(self._messages()):
@@ -125,7 +125,7 @@ async def test_kill_9_of_one_of_two_gateways_strands_nothing(tmp_path: Path, red
         await scene.work(("here-1", here), ("there-1", there), ("there-2", there), ("here-2", here))
         await scene.send(here)
         # A process that comes is given its part within seconds; until then the first one serves the group alone.
-        await until(lambda: scene.by("there-1") + scene.by("there-2") > 0, "both gateways have a part", 60)
+        await until(lambda: scene.by("there-1") + scene.by("there-2") > 0, "both gateways have a part", 150)
         await scene.share_of_it(0.4)
         await there.kill()
         await scene.all_of_it([here])

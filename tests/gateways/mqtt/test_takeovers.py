@@ -65,6 +65,7 @@ async def test_b04_takeovers_that_are_far_apart_are_no_alert() -> None:
         address = await house.door()
         for _ in range(7):
             await fight(address, device, 2)
+            await until(lambda: house.gateway.connections == 0, "both are gone")
             clock.advance(12_001)
         assert house.gateway.counts["taken_over"] == 7
         assert await alerts(house) == []
