@@ -41,16 +41,23 @@ def frame(*messages: dict[str, Any], spaced: bool = False) -> str:
     )
 
 
-async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2, *more: str) -> tuple[dict[str, Any], Path]:
-    """Run the listener against a server that answers the subscription and then does what ``send`` does."""
+async def listen(
+    tmp_path: Path, send: Send, expect: int, devices: int = 2, *more: str, connections: int = 1
+) -> tuple[dict[str, Any], Path]:
+    """Run the listener against a server that answers the subscription and then does what ``send`` does.
+
+    It is told what to expect when all is sent: then neither side can keep it waiting for so long that it gives up.
+    """
     requests: list[Any] = []
     told = asyncio.Event()
+    sent = asyncio.Semaphore(0)
 
     async def handler(socket: ServerConnection) -> None:
         requests.append((socket.request.headers["Authorization"] if socket.request else None, await socket.recv()))
         await socket.send('{"type":"ok","ref":1,"subscription":"s1","cursor":"c","missed":[]}')
         await told.wait()
         await send(socket)
+        sent.release()
         await socket.wait_closed()
 
     names, received = tmp_path / "devices", tmp_path / "received"
@@ -60,12 +67,15 @@ async def listen(tmp_path: Path, send: Send, expect: int, devices: int = 2, *mor
     ) as door:
         port = next(iter(door.sockets)).getsockname()[1]
         arguments = ["--devices", str(names), "--port", str(port), "--token", "T", "--received", str(received)]
-        program = await Program.start("listen", [*arguments, "--idle", "3", *more])
+        program = await Program.start("listen", [*arguments, "--idle", "1", "--connections", str(connections), *more])
         try:
+            await program.tell("from 1")  # before it is connected, so that it knows when the first message comes
             assert await program.answer(60) == {"event": "ready"}
-            await program.tell("from 1")
-            await program.tell(f"expect {expect}")
             told.set()
+            async with asyncio.timeout(60):
+                for _ in range(connections):
+                    await sent.acquire()
+            await program.tell(f"expect {expect}")
             answer = await program.answer(60)
             assert await program.wait() == 0
         finally:
@@ -142,7 +152,7 @@ async def test_each_of_several_clients_has_its_own_account(tmp_path: Path) -> No
                 numbers = ((0, 1, 2), (0, 2), (0, 2, 1, 1))[number]
                 await each.send(frame(*(envelope("d0", seq) for seq in numbers)))
 
-    answer, received = await listen(tmp_path, send, 3, 1, "--connections", "3")
+    answer, received = await listen(tmp_path, send, 3, 1, connections=3)
     assert {name: answer[name] for name in ("distinct", "reordered", "duplicated")} == {
         "distinct": 8,
         "reordered": 1,
@@ -185,13 +195,14 @@ async def test_a_cursor_is_where_reading_begins(tmp_path: Path) -> None:
 
 
 async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path) -> None:
-    expected = asyncio.Event()
+    expected, told_some = asyncio.Event(), asyncio.Event()
 
     async def handler(socket: ServerConnection) -> None:
         await expected.wait()
-        for seq in range(30):
+        await socket.send(json.dumps(envelope("d0", 0, time.monotonic_ns())))
+        await told_some.wait()
+        for seq in range(1, 30):
             await socket.send(json.dumps(envelope("d0", seq, time.monotonic_ns())))
-            await asyncio.sleep(0.02)
         await socket.wait_closed()
 
     names = tmp_path / "devices"
@@ -199,15 +210,17 @@ async def test_the_times_of_each_slice_are_told_while_it_listens(tmp_path: Path)
     async with serve(handler, "127.0.0.1", 0, compression=None) as door:
         port = next(iter(door.sockets)).getsockname()[1]
         words = ["--devices", str(names), "--port", str(port), "--protocol", "envelopes", "--slice", "0.2"]
-        program = await Program.start("listen", words)
+        program = await Program.start("listen", [*words, "--idle", "60"])
         try:
-            await program.answer(60)
             await program.tell(f"from {time.monotonic_ns()}")
+            await program.answer(60)
             await program.tell("expect 30")
             expected.set()
-            told = []
+            told: list[int] = []
             while (answer := await program.answer(60)).get("event") == "slice":
                 told.append(answer["counted"])
+                if len(told) >= 2 and sum(told) > 0:
+                    told_some.set()
         finally:
             await program.end()
     assert answer["distinct"] == 30

@@ -23,12 +23,14 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the programs
 
 
 class Recorder:
-    """Acknowledges every publish after ``delay`` seconds, except the numbers in ``ignore``."""
+    """Acknowledges every publish after ``delay`` seconds, except the numbers in ``ignore``, while it ``answers``."""
 
     def __init__(self, code: int = 0, delay: float = 0.0, ignore: frozenset[int] = frozenset()) -> None:
         self.connects: list[bytes] = []
         self.messages: list[tuple[str, Any]] = []
         self.ended = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self._code, self._delay, self._ignore = code, delay, ignore
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,6 +44,7 @@ class Recorder:
                 self.messages.append((rest[2:end].decode(), body))
                 if body.get("seq") in self._ignore:
                     continue
+                await self.answers.wait()
                 await asyncio.sleep(self._delay)
                 writer.write(packet(0x40, rest[end : end + 2]))
             self.ended += head_rest == (0xE0, b"")
@@ -98,11 +101,13 @@ async def test_latency_counts_from_when_a_message_fell_due(tmp_path: Path) -> No
 
 async def test_what_fell_due_while_the_generator_stood_still_is_sent(tmp_path: Path) -> None:
     recorder = Recorder()
+    recorder.answers.clear()  # so it cannot have ended before it is stopped
     async with generator(tmp_path, recorder, "--rate", "200", "--seconds", "1", "--warmup", "0") as program:
         await program.answer(60)
         os.kill(program.pid, signal.SIGSTOP)
         await asyncio.sleep(1.1)  # it wakes after its end
         os.kill(program.pid, signal.SIGCONT)
+        recorder.answers.set()
         answer = await program.answer(60)
     assert answer["sent"] == answer["acked"] == len(recorder.messages) == 200
 
