@@ -51,7 +51,10 @@ class Client:
 
 
 class Sender(Client):
-    """Publishes ``count`` bare numbers at QoS 1 and 2 in turns of topics; nobody can tell a repetition by its content."""
+    """Publishes ``count`` bare numbers at QoS 1 and 2 in turns of topics; nobody can tell a repetition by its content.
+
+    ``allowed``: it stops there, until it has been raised and the connection lost.
+    """
 
     def __init__(
         self, address: Callable[[], tuple[str, int]], version: int, credential: Credential, count: int, window: int = 16
@@ -60,6 +63,7 @@ class Sender(Client):
         self.credential = credential
         self.completed = 0
         self.sent = 0
+        self.allowed = count
         self._count = count
         self._window = window
         self._publishing: dict[int, p.Publish] = {}
@@ -77,7 +81,7 @@ class Sender(Client):
         for packet in self._publishing.values():
             peer.send(packet._replace(flags=packet.flags | p.DUP))
         while not self.done():
-            while self.sent < self._count and len(self._publishing) + len(self._releasing) < self._window:
+            while self.sent < self.allowed and len(self._publishing) + len(self._releasing) < self._window:
                 peer.send(self._new())
             self._take(peer, await peer.expect(p.Ack))
 

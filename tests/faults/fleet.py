@@ -31,7 +31,7 @@ class Fleet:
         for subscriber in self.subscribers:
             self._tasks.append(asyncio.create_task(subscriber.run()))
         for subscriber in self.subscribers:
-            await self._while_running(subscriber.ready.is_set, f"{subscriber.consumer.name} is subscribed", 20)
+            await self._while_running(subscriber.ready.is_set, f"{subscriber.consumer.name} is subscribed", 120)
         return self
 
     async def __aexit__(
@@ -54,18 +54,28 @@ class Fleet:
 
     async def acked_at_least(self, count: int) -> None:
         """Wait for the fleet's progress."""
-        await self._while_running(lambda: self.acked >= count, f"{count} messages are acknowledged", 40)
+        await self._while_running(lambda: self.acked >= count, f"{count} messages are acknowledged", 120)
+
+    async def each_acked(self, count: int, connections: int) -> None:
+        """Wait until each device has had so many acknowledged, and each subscriber so many connections."""
+
+        def met() -> bool:
+            return all(len(device.acked) >= count for device in self.devices) and all(
+                subscriber.connections == connections for subscriber in self.subscribers
+            )
+
+        await self._while_running(met, f"{count} messages of each device are acknowledged", 120)
 
     async def all_acked(self) -> None:
         """Wait until every device has done its part."""
         await self._while_running(
-            lambda: all(task.done() for task in self._publishing), "every message is acknowledged", 40
+            lambda: all(task.done() for task in self._publishing), "every message is acknowledged", 120
         )
 
     async def all_delivered(self, subscriber: Subscriber, count: int) -> None:
         """Wait until the subscriber had ``count`` deliveries; the judge says what they were."""
         await self._while_running(
-            lambda: subscriber.delivered >= count, f"{subscriber.consumer.name} was delivered {count} messages", 40
+            lambda: subscriber.delivered >= count, f"{subscriber.consumer.name} was delivered {count} messages", 120
         )
 
     async def _while_running(self, condition: Any, what: str, within: float) -> None:
@@ -98,7 +108,7 @@ def resuming(name: str, gateway: Gateway, filters: Sequence[str] = (EVERYTHING,)
 async def ledger_balances(gateway: Gateway, published: int) -> None:
     """The ledger must account for exactly ``published`` telemetry messages, and every reader catch up with them."""
     settled = ("applied", "superseded", "expired", "dead_lettered", "lost")
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + 60
     async with gateway.api() as api:
         while True:
             response = await api.get("/api/v1/ledger")

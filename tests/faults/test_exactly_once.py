@@ -19,6 +19,7 @@ from .exactly_once import Receiver, Sender
 COUNT = 200
 DEVICES = 4
 KILLS = 2
+AHEAD = 40
 
 
 @pytest.fixture
@@ -42,22 +43,27 @@ async def test_kill_9_repeats_nothing_at_qos_2_and_loses_nothing(
         senders = [Sender(lambda: gateway.mqtt, version, each, COUNT) for each in credentials]
         tasks = [asyncio.create_task(receiver.run())]
         try:
-            await asyncio.wait_for(receiver.ready.wait(), 20)
+            await asyncio.wait_for(receiver.ready.wait(), 60)
+            # No sender gets so far that another kill would not meet it, nor is one struck before all are back.
+            for sender in senders:
+                sender.allowed = COUNT // (KILLS + 1) + AHEAD
             sending = [asyncio.create_task(sender.run()) for sender in senders]
             tasks += sending
             for kill in range(1, KILLS + 1):
-                wanted = DEVICES * COUNT * kill // (KILLS + 1)
+                wanted = COUNT * kill // (KILLS + 1)
 
                 def moved(wanted: int = wanted) -> bool:
                     for task in tasks:
                         if task.done():
                             task.result()
-                    return sum(sender.completed for sender in senders) >= wanted
+                    return all(sender.completed >= wanted for sender in senders)
 
-                await until(moved, f"{wanted} messages are complete", 60)
+                await until(moved, f"{wanted} messages of each sender are complete", 120)
+                for sender in senders:
+                    sender.allowed = min(COUNT * (kill + 1) // (KILLS + 1) + AHEAD, COUNT)
                 await gateway.kill()
                 await gateway.start()
-            await asyncio.wait_for(asyncio.gather(*sending), 60)
+            await asyncio.wait_for(asyncio.gather(*sending), 120)
             last = {"q1": COUNT - 1, "q2": COUNT - 2}
 
             def arrived() -> bool:
@@ -69,7 +75,7 @@ async def test_kill_9_repeats_nothing_at_qos_2_and_loses_nothing(
                     for metric, number in last.items()
                 )
 
-            await until(arrived, "everything has arrived", 60)
+            await until(arrived, "everything has arrived", 120)
         finally:
             for task in tasks:
                 task.cancel()

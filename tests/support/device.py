@@ -57,6 +57,7 @@ class Device:
     when they are sent again.
     ``address``: where to connect, asked before each attempt. ``window``: messages in flight. ``pause``: seconds between
     two new messages. ``topic``: the rest of the topic below the device. ``padding``: characters added to each payload.
+    ``allowed``: it stops there, until it has been raised and the connection lost.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Device:
         self.connections = 0
         self.acked: set[int] = set()
         self.sent = 0
+        self.allowed = count
         self._address = address
         self._count = count
         self._window = window
@@ -134,7 +136,7 @@ class Device:
             writer.write(self._publish(seq, body, again=True))
         await writer.drain()
         while len(self.acked) < self._count:
-            if self.sent < self._count and len(self._in_flight) < self._window:
+            if self.sent < self.allowed and len(self._in_flight) < self._window:
                 seq, body = self.sent, self._body(self.sent)
                 self._in_flight[seq] = body
                 self.sent += 1
