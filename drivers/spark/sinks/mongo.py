@@ -67,11 +67,11 @@ class MongoSink:
 
     def write(self, collection: str, documents: Sequence[Kept]) -> int:
         """Set documents. Raises DatabaseUnavailable."""
-        # An insert costs the server a fraction of an upsert; those whose key was taken are asked for as all others are.
+        # An insert costs the server a fraction of an upsert. Those whose key was taken are asked for once more: of two
+        # that upsert at once both may find nothing, and whoever was first need not know more.
         taken = self._ask(collection, documents, [_insert(kept) if kept.new else _replace(kept) for kept in documents])
-        again = [documents[index] for index in taken if documents[index].new]
-        stayed = len(taken) - len(again) + len(self._ask(collection, again, [_replace(kept) for kept in again]))
-        return len(documents) - stayed
+        again = [documents[index] for index in taken]
+        return len(documents) - len(self._ask(collection, again, [_replace(kept) for kept in again]))
 
     def find(self, collection: str, state: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Key and body of the documents in a state. Raises DatabaseUnavailable."""

@@ -39,6 +39,22 @@ class TestMongo(DocumentSinkContract):
             time.sleep(0.1)
         assert set(place.read("rollups")) == {"new"}
 
+    def test_one_that_was_there_a_moment_earlier_and_knows_less_is_replaced(
+        self, place: Mongo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of two that upsert at once both find nothing, and one of them then finds the key taken."""
+        with open_sink(place.database) as sink, open_sink(place.database) as other:
+            ask = MongoSink._ask
+
+            def beaten(*_: object) -> list[int]:
+                monkeypatch.setattr(MongoSink, "_ask", ask)
+                assert other.write("rollups", [kept(last=1, n=1)]) == 1
+                return [0]
+
+            monkeypatch.setattr(MongoSink, "_ask", beaten)
+            assert sink.write("rollups", [kept(last=2, n=2)]) == 1
+        assert place.read("rollups")["iotsphere/d1/t"]["n"] == 2
+
     def test_a_server_that_is_away_is_no_crash(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("iotsphere.drivers.spark.sinks.mongo.TIMEOUT_MS", 200)
         url = "mongodb://someone:secret@127.0.0.1:1/none?replicaSet=rs0"
