@@ -18,7 +18,7 @@ from .test_target import mutated
 
 AT_ONCE = 20
 ROUNDS = 20
-CLOSED_WITHIN_S = 15.0
+CLOSED_WITHIN_S = 60.0
 GROWTH_BYTES = 12 * 1024 * 1024
 
 
@@ -50,7 +50,7 @@ async def test_a_process_outlives_what_hundreds_of_clients_break(tmp_path: Path)
     with open_playground(tmp_path) as opened:
         process = psutil.Process(opened.pid)
         async with Peer(opened.address) as witness:
-            await witness.connect(None, "witness", keep_alive=30)
+            await witness.connect(None, "witness", keep_alive=600)
             await witness.subscribe("witness")
             grown = 0
             for number in range(ROUNDS):
