@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.js_client.engines import Chromium, Engine, Node, browser, page_server
+from tests.js_client.engines import WITHIN_S, Chromium, Engine, Node, browser, page_server
 from tests.support.gateway import Gateway
 
 
@@ -42,6 +42,7 @@ async def node() -> AsyncIterator[Node]:
 @asynccontextmanager
 async def opened_page(chromium: Browser, address: str) -> AsyncIterator[Chromium]:
     context = await chromium.new_context()
+    context.set_default_timeout(WITHIN_S * 1_000)
     engine = Chromium(await context.new_page(), address)
     await engine.load()
     yield engine

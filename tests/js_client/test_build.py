@@ -28,7 +28,7 @@ def node() -> str:
 
 
 def run(*words: str, cwd: Path = CLIENT) -> None:
-    result = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -45,6 +45,8 @@ async def test_b11_page_that_was_hidden_gets_one_snapshot(page: Chromium, gatewa
         g.show("visible");
         await g.until(() => told.whole.message.length === 202);
         await g.until(() => told.snapshot.message.length === 40);
+        await g.until(() => told.always.message.length >= 202);
+        await g.until(() => told.snapshot.quality.length >= 2 && told.whole.quality.length >= 2);
         await Promise.all([late.ready(), g.sleep(50)]);
         return { hidden, meanwhile, always: told.always.message.length,
                  values: g.values(told.snapshot.message.slice(20)).sort((a, b) => a - b),

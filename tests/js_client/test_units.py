@@ -15,6 +15,6 @@ UNITS = sorted(Path(__file__).with_name("units").glob("*.test.mjs"))
 @pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
 def test_unit(unit: Path) -> None:
     result = subprocess.run(
-        (binary("node"), "--test", "--no-warnings", str(unit)), capture_output=True, text=True, check=False, timeout=120
+        (binary("node"), "--test", "--no-warnings", str(unit)), capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 0, result.stdout + result.stderr
