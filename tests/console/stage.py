@@ -78,12 +78,12 @@ class Stage:
     async def sign_in(self, place: str = "#/fleet", token: str | None = None, **options: Any) -> Page:
         """A page with the operator signed in (or whoever has the token), at a place."""
         page = await self.page(**options)
-        await self.sign_in_on(page, place, token or self.gateway.token)
+        await page.goto(self.gateway.http + "/" + place)
+        await self.sign_in_on(page, token or self.gateway.token)
         return page
 
-    async def sign_in_on(self, page: Page, place: str, token: str) -> None:
-        """Go to a place and sign in there, on a page that a test has prepared."""
-        await page.goto(self.gateway.http + "/" + place)
+    async def sign_in_on(self, page: Page, token: str) -> None:
+        """Sign in on a page that a test has prepared."""
         await page.fill("textarea[name=token]", token)
         await page.click("button.primary")
         await page.wait_for_selector(".shell [data-state=open]")

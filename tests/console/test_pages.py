@@ -236,8 +236,9 @@ async def test_the_past_is_played_and_leads_back_to_the_present(stage: Stage) ->
     await page.select_option("[aria-label=Speed]", "5")
     await expect(clock).to_have_attribute("data-clock", "live")  # it has caught up by itself
     await expect(page.locator(".rewind.past")).to_have_count(0)
-    values = await page.evaluate("document.querySelector('[data-metric=temperature]').series.values")
-    assert len(values) > 50
+    series = "document.querySelector('[data-metric=temperature]').series.values"
+    await page.wait_for_function(f"() => {series}.length > 50")
+    values = await page.evaluate(series)
     assert values == [values[0] + step for step in range(len(values))], (
         "each message once, also where past meets present"
     )
@@ -248,12 +249,17 @@ async def test_a_rewind_shows_one_moment_everywhere_and_sends_nothing(stage: Sta
     await page.wait_for_function(
         "() => document.querySelector('[data-metric=temperature]')?.series.values.length > 150"
     )
+    sent_at = await page.evaluate("Date.now()")
     await page.click(".send button.primary")
     await expect(page.locator(".life").first).to_have_attribute("data-state", "succeeded")
     sent = await page.locator(".life").count()
     await page.select_option("[aria-label=Speed]", "1")
     await page.locator("[aria-label=Time]").evaluate(
-        "(slider) => { slider.value = -14; slider.dispatchEvent(new Event('change')); }"
+        """(slider, sent) => {
+            slider.value = Math.floor((sent - Date.now()) / 1000) - 10; // so long before it was sent
+            slider.dispatchEvent(new Event("change"));
+        }""",
+        sent_at,
     )
     await page.get_by_role("button", name="Pause").click()
     await expect(page.locator(".shadow .badge", has_text="as of")).to_be_visible()
