@@ -23,7 +23,7 @@ from tests.support.authority import Authority, Issued, common_name
 from tests.support.gateway import Gateway
 from tests.support.waiting import until
 
-WITHIN = 20.0
+WITHIN = 60.0
 TOPIC = "iotsphere/devices/d1/telemetry/t"
 
 
@@ -39,7 +39,7 @@ class Site(NamedTuple):
     def api(self) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.gateway.token}"}
         trust = self.authority.client()
-        return httpx.AsyncClient(base_url=self.gateway.http, headers=headers, verify=trust, trust_env=False, timeout=20)
+        return httpx.AsyncClient(base_url=self.gateway.http, headers=headers, verify=trust, trust_env=False, timeout=60)
 
     async def shown(self, address: tuple[str, int]) -> str:
         """The name in the certificate that a new connection is shown."""

@@ -290,7 +290,7 @@ async def test_the_oldest_unknown_socket_makes_room_for_the_newest(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iotsphere.gateways.websocket.admission.PATIENCE_S", 0.0)
-    async with open_door(house, WebSocketLimits(unauthenticated_per_address=3)) as door:
+    async with open_door(house, WebSocketLimits(unauthenticated_per_address=3, authentication=60.0)) as door:
         known = await door.connect()
         unknown = [await door.connect(None) for _ in range(5)]
         for client in unknown[:2]:
