@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import Transaction
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from iotsphere.drivers.spark.sinks.delta import DeltaLake, told_file
 from iotsphere.drivers.spark.sinks.parquet import DATE, writing
@@ -66,7 +67,13 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     reader: Any = nbformat  # half of it has no types
     notebook = reader.read(ROOT / "examples" / "telemetry.ipynb", as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    # Of ports that were chosen one may be taken when the kernel begins; its sockets lie in the folder, by short names.
+    monkeypatch.chdir(tmp_path)
+    sockets = Config({"KernelManager": {"transport": "ipc"}})
+    NotebookClient(
+        notebook, timeout=500, startup_timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}},
+        config=sockets,
+    ).execute()  # fmt: skip
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert "temperature" in shown[-1]["data"]["text/plain"]
