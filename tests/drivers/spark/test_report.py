@@ -202,8 +202,11 @@ async def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Pat
     path.write_text(page(facts(HOSTILE), SINCE), encoding="utf-8")
     told: list[str] = []
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(CHROMIUM))
+        browser = await playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=list(CHROMIUM), timeout=120_000
+        )
         tab = await browser.new_page(viewport={"width": 400, "height": 800})
+        tab.set_default_timeout(120_000)
         tab.on("console", lambda message: told.append(message.text))
         tab.on("request", lambda request: told.append(request.url))
         await tab.goto(path.as_uri())
