@@ -145,7 +145,7 @@ async def processing(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await publish.close(5.0)
+        await publish.close(60)
 
 
 async def account(log: MessageLog) -> Tally:

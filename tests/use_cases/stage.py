@@ -32,9 +32,9 @@ EVERYTHING = (f"{DOMAIN}/#",)
 
 async def soon(condition: Callable[[], object], what: str) -> None:
     """Let the event loop turn until the condition holds; everything here happens in memory."""
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + 60
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within 20 s: {what}"
+        assert asyncio.get_running_loop().time() < deadline, f"not within 60 s: {what}"
         await asyncio.sleep(0)
 
 

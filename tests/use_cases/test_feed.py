@@ -109,7 +109,7 @@ async def test_running_ends_with_the_error_of_its_log(stage: Stage, monkeypatch:
 
     monkeypatch.setattr(stage.log, "follow", follow)
     with pytest.raises(Broken):
-        await asyncio.wait_for(stage.new_feed().run(), 10)
+        await asyncio.wait_for(stage.new_feed().run(), 60)
 
 
 async def test_lag_counts_messages_between_positions_and_the_feed(stage: Stage) -> None:

@@ -99,7 +99,7 @@ async def test_b21_fifty_writers_make_a_thousand_versions_and_lose_nothing(house
             answer = await shadows.desire(KEY, wanted({f"writer{number}": count}, message_id=f"{number}/{count}"))
             assert answer.changed
 
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(300):
         await asyncio.gather(*(write(number) for number in range(50)))
     shadow = await house.shadow()
     assert shadow.version == 1_000
