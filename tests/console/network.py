@@ -7,6 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.support.servers import free_port
+
 SMALL_BUFFER = 32 * 1024
 
 
@@ -15,7 +17,7 @@ class Network:
 
     def __init__(self) -> None:
         self.target = 0
-        self.port = 0
+        self.port = free_port()  # one that nobody is given while it is away
         self.carries = asyncio.Event()
         self.carries.set()
         self.links = 0
@@ -26,7 +28,6 @@ class Network:
     async def restore(self) -> None:
         """Be there (again), on the same port."""
         self._server = await asyncio.start_server(self._link, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def lose(self) -> None:
         """Cut everything, and let nobody connect."""
