@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pymongo
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError
 
 from .servers import Server, answers, missing
 
@@ -131,9 +131,17 @@ class ReplicaSet:
         return [member for member in self.members if member is not primary]
 
     def step_down(self) -> None:
-        """Let the primary hand over to another one."""
-        with direct(self.primary().port) as client:
-            client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": True})
+        """Let the primary hand over to another one; one that was deposed before it was told is asked for no more."""
+        deadline = time.monotonic() + 60
+        while True:
+            with direct(self.primary().port) as client:
+                try:
+                    client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": True})
+                except NotPrimaryError:
+                    if time.monotonic() > deadline:
+                        raise
+                else:
+                    return
 
     def revive(self) -> None:
         """Start the members that were killed. From the main thread, like every server; see ``whole`` then."""
