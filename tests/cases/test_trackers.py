@@ -112,9 +112,11 @@ async def test_case_a26_what_is_older_than_the_latest_never_hides_it(gateway: Ga
     now = SystemClock().now()
     live = {"ts": now, "lat": 52.5, "lon": 13.4, "sat": 9}
     old = upload(now - 3_600_000)
-    async with mqtt(gateway, who) as client:
+    async with mqtt(gateway, who) as client, browser(gateway) as watcher:
+        await watcher.subscribe(topic)
         for payload in (live, old, *old):  # as one message, and as one each
             assert await client.publish(topic, orjson.dumps(payload)) == 0
+        await watcher.messages(5)  # what is told has been taken into account
         assert await last(gateway, topic) == live
         async with browser(gateway) as page:
             await page.subscribe(topic, **{"from": "latest"})
@@ -127,6 +129,7 @@ async def test_case_a26_what_is_older_than_the_latest_never_hides_it(gateway: Ga
         assert [round(stamp * 1000) for stamp in stamps] == expected
         new = upload(now + 1)
         assert await client.publish(topic, orjson.dumps(new)) == 0
+        await watcher.messages(1)
         assert await last(gateway, topic) == {"samples": new}
 
 

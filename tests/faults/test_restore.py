@@ -30,7 +30,7 @@ async def live(gateway: Gateway, who: Credential, number: int) -> str:
     async with gateway.api() as api, twin(gateway, who, honours=True) as device:
         await device.report({"reported": {"r": number}})
         await until_shadow(api, who.device_id, reported={"r": number})
-        done = await api.post(f"/api/v1/devices/{who.device_id}/commands", json={"payload": {"n": number}, "wait": 20})
+        done = await api.post(f"/api/v1/devices/{who.device_id}/commands", json={"payload": {"n": number}, "wait": 50})
         assert done.json()["state"] == "succeeded"
         return str(done.json()["commandId"])
 
@@ -54,7 +54,8 @@ async def test_an_old_database_catches_up_with_the_log(tmp_path: Path) -> None:
         await gateway.start()
         await live(gateway, who, 2)  # it carries out what waited as well
         async with gateway.api() as api:
-            assert (await api.get(f"/api/v1/commands/{sent.json()['commandId']}")).json()["state"] == "succeeded"
+            waited = await api.get(f"/api/v1/commands/{sent.json()['commandId']}", params={"wait": 50})
+            assert waited.json()["state"] == "succeeded"
         await gateway.terminate()
         copy(tmp_path / "copy", gateway.data, STATE)
         await gateway.start()
@@ -62,13 +63,13 @@ async def test_an_old_database_catches_up_with_the_log(tmp_path: Path) -> None:
             await until_shadow(api, "d1", reported={"r": 2})
             assert (await shadow(api, "d2"))["reported"] == {"r": 1}
             # What was answered before is not handed over again.
-            waited = await api.get(f"/api/v1/commands/{sent.json()['commandId']}", params={"wait": 20})
+            waited = await api.get(f"/api/v1/commands/{sent.json()['commandId']}", params={"wait": 50})
             assert waited.json()["state"] == "succeeded"
             async with twin(gateway, who, honours=True) as device:
                 await device.report({"reported": {"r": 3}})
                 await until_shadow(api, "d1", reported={"r": 3})
                 assert device.of("commands/request") == []
-            deadline = asyncio.get_running_loop().time() + 20
+            deadline = asyncio.get_running_loop().time() + 60
             while not await alerts(gateway, "history_lost"):
                 assert asyncio.get_running_loop().time() < deadline, gateway.tail()
                 await asyncio.sleep(0.05)
