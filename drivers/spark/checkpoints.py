@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from time import sleep
+from typing import IO, Any, Final, NamedTuple
 from uuid import uuid4
 
 from ...entities.errors import Conflict, RequestInvalid, Unavailable
@@ -25,6 +26,8 @@ from .places import Offsets, beginning, offsets, places
 
 NOTE: Final = "iotsphere.json"
 LOCK: Final = "lock"
+TRIES: Final = 50
+PAUSE_S: Final = 0.02
 
 
 class Identity(NamedTuple):
@@ -233,10 +236,23 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(lock)
             yield
     except BlockingIOError as error:
         raise _in_use(folder) from error
+
+
+def _take(lock: IO[bytes]) -> None:
+    """Take the lock, also where somebody just looks who has it: a look holds it for a moment. Raises BlockingIOError."""
+    for patience in reversed(range(TRIES)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not patience:
+                raise
+            sleep(PAUSE_S)
+        else:
+            return
 
 
 def _in_use(folder: Path) -> Unavailable:

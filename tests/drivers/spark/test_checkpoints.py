@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from iotsphere.drivers.spark.checkpoints import NOTE, Identity, generation, opened, planned, recorded, rewound
+from iotsphere.drivers.spark.checkpoints import LOCK, NOTE, Identity, generation, opened, planned, recorded, rewound
 from iotsphere.drivers.spark.places import offsets
 from iotsphere.entities.errors import Conflict, RequestInvalid, Unavailable
 from iotsphere.entities.position import Position
@@ -102,6 +103,16 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with opened(tmp_path, FIRST):
         pass
+
+
+def test_who_just_looks_who_uses_it_keeps_nobody_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, FIRST):
+        pass
+    with (tmp_path / LOCK).open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr("iotsphere.drivers.spark.checkpoints.sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))
+        with opened(tmp_path, FIRST) as checkpoint:
+            assert checkpoint.location.name == "1-v1"
 
 
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
