@@ -93,14 +93,25 @@ def _await(spot: str, child: subprocess.Popen[str], lake: Path, rng: random.Rand
     before = _files(lake)
     ends = time.monotonic() + SECONDS
     batches = rng.randint(1, 3)
+
+    def written() -> bool:
+        """Whether there are more files than the batches that are committed made."""
+        data, commits = _files(lake)
+        fresh_commits = len(commits - before[1])
+        return fresh_commits >= batches - 1 and len(data - before[0]) > fresh_commits * 2
+
     while time.monotonic() < ends:
         if child.poll() is not None:
             raise RuntimeError(f"the stream ended before it was killed: {child.communicate()[1][-4_000:]}")
         data, commits = _files(lake)
-        fresh_commits = len(commits - before[1])
-        if spot == "written" and fresh_commits >= batches - 1 and len(data - before[0]) > fresh_commits * 2:
-            return
-        if spot == "committed" and fresh_commits >= batches:
+        if spot == "written" and written():
+            # Frozen, it stays there; it may have committed since that look.
+            os.killpg(child.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if written():
+                return
+            os.killpg(child.pid, signal.SIGCONT)
+        if spot == "committed" and len(commits - before[1]) >= batches:
             return
         if spot == "anywhere" and data - before[0]:
             time.sleep(rng.random() * 3)
