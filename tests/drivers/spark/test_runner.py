@@ -58,7 +58,7 @@ def test_once_tells_how_many_rows_were_read_while_it_goes_on(spark: SparkSession
             told.set()
 
     def meanwhile(_: int) -> None:
-        assert told.wait(60), seen
+        assert told.wait(240), seen
 
     kept.meanwhile = meanwhile
     rest = kept.plan(tmp_path, log, checkpoint=None, source={"from": json.dumps(before.place)})
@@ -138,7 +138,7 @@ def test_it_follows_what_comes_in_ticks_while_idle_and_stops_while_idle(
         fill_sqlite(tmp_path, 10, start=10)
         while kept.values != list(range(20)):
             assert not failed.wait(0.05)
-        assert ticked.wait(30)
+        assert ticked.wait(240)
         runner.stop()
 
     failed = threading.Event()
@@ -148,7 +148,7 @@ def test_it_follows_what_comes_in_ticks_while_idle_and_stops_while_idle(
         done = runner()
     finally:
         failed.set()
-        driver.join(30)
+        driver.join(240)
     assert done.messages == 20
     assert done.counts["ticks"] >= 1
 
