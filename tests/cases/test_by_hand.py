@@ -71,7 +71,7 @@ async def test_damaged_documents_are_told_and_stop_nothing(gateway: Gateway) -> 
         async with twin(gateway, who, honours=True) as device:
             changed = await api.patch("/api/v1/devices/h1/shadow", json={"desired": {"led": True}})
             await until_shadow(api, "h1", reported={"led": True}, delta={})
-            done = await api.get(f"/api/v1/commands/{sent.json()['commandId']}", params={"wait": 20})
+            done = await api.get(f"/api/v1/commands/{sent.json()['commandId']}", params={"wait": 50})
             assert done.json()["state"] == "succeeded"
             assert device.of("commands/request") == [{"n": 1}]
         assert (await api.get("/api/v1/devices/h1/commands")).status_code == 200

@@ -34,7 +34,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
 
 
 def by_hand(gateway: Gateway, statement: str) -> None:
-    shell = sqlite3.connect(gateway.data / "state.db", timeout=10)
+    shell = sqlite3.connect(gateway.data / "state.db", timeout=60)
     with shell:
         shell.executescript(statement)
     shell.close()

@@ -35,7 +35,7 @@ async def token_of(gateway: Gateway, user: str) -> str:
 
 def client(gateway: Gateway, shown: str) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {shown}"}
-    return httpx.AsyncClient(base_url=gateway.http, headers=headers, timeout=30, trust_env=False)
+    return httpx.AsyncClient(base_url=gateway.http, headers=headers, timeout=60, trust_env=False)
 
 
 async def heard(page: Talker, count: int) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ async def heard(page: Talker, count: int) -> list[dict[str, Any]]:
 
 
 async def until_unread(api: httpx.AsyncClient, user: str, count: int) -> list[dict[str, Any]]:
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + 60
     while True:
         answer = await api.get(f"/api/v1/users/{user}/notifications")
         assert answer.status_code == 200, answer.text
@@ -108,7 +108,7 @@ async def test_what_is_written_straight_into_the_database_reaches_the_page(gatew
     }
     async with browser(gateway, token=cleo) as page, client(gateway, cleo) as api:
         await page.subscribe("iotsphere/users/cleo/notifications")
-        with sqlite3.connect(gateway.data / "state.db", timeout=10) as shell:
+        with sqlite3.connect(gateway.data / "state.db", timeout=60) as shell:
             shell.execute(
                 "INSERT INTO notifications(key, body) VALUES (?, ?)", ("iotsphere/cleo/n-1", json.dumps(body))
             )
@@ -178,7 +178,7 @@ async def test_another_user_may_not(gateway: Gateway) -> None:
 
 async def test_operators_see_how_changes_are_told(gateway: Gateway) -> None:
     async with gateway.api() as api:
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while True:
             lines = (await api.get("/metrics")).text.splitlines()
             figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

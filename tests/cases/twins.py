@@ -53,7 +53,7 @@ class Twin:
         return [payload for heard, payload, _ in self.heard if heard == kind]
 
     async def until(self, kind: str, count: int) -> list[Any]:
-        deadline = asyncio.get_running_loop().time() + 20
+        deadline = asyncio.get_running_loop().time() + 60
         while len(self.of(kind)) < count:
             assert asyncio.get_running_loop().time() < deadline, self.heard
             await asyncio.sleep(0.01)
@@ -107,7 +107,7 @@ async def shadow(api: httpx.AsyncClient, device_id: str, **query: Any) -> dict[s
 
 async def until_shadow(api: httpx.AsyncClient, device_id: str, **wanted: Any) -> dict[str, Any]:
     """Wait until the shadow has these members."""
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + 60
     while True:
         answer = await api.get(f"/api/v1/devices/{device_id}/shadow")
         found: dict[str, Any] = answer.json()

@@ -178,7 +178,7 @@ async def test_a_gateway_that_asks_to_slow_down_is_obeyed() -> None:
         await house.open_state()
         await house.identity.devices.register(DOMAIN, "pump-7")
         broker = MessageBrokerAdapter(SessionWire(house.use_cases, house.principal))
-        async with broker, asyncio.timeout(30):
+        async with broker, asyncio.timeout(60):
             answers = [await broker.desire("pump-7", {"n": n}) for n in range(20)]
         assert [answer["version"] for answer in answers] == list(range(1, 21))
         assert house.use_cases.rates.refused > 0

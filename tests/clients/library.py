@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 class Got(NamedTuple):

@@ -31,7 +31,7 @@ def topics(root: str) -> list[str]:
 
 def talk(address: Address, *packets: bytes) -> bytes:
     """Send raw packets over a connection of their own, and read until the gateway closes it."""
-    with socket.create_connection(address, timeout=15) as wire:
+    with socket.create_connection(address, timeout=60) as wire:
         wire.sendall(b"".join(packets))
         heard = b""
         while data := wire.recv(4096):

@@ -213,10 +213,10 @@ def test_a_delayed_will_is_cancelled_by_coming_back(playground: Address, topic: 
 
     with Guest(playground, FIVE, "watcher") as watcher:
         watcher.subscribe(topic)
-        lose("comes back", 5)
+        lose("comes back", 10)
         with Guest(playground, FIVE, "comes back", clean=False) as back:
             assert back.present
-            lose("stays away", 6)  # told when that of the other one would have been told long ago
+            lose("stays away", 10)  # told when that of the other one would have been told already
             assert [m.payload for m in watcher.receives(1)] == [b"stays away"]
 
 
@@ -309,7 +309,7 @@ async def test_a_client_that_sends_more_than_the_gateway_takes_is_cut_off(playgr
 def test_a_client_that_is_still_sending_hears_why_it_is_cut_off(playground: Address, topic: str) -> None:
     """It answers each PUBREC before it reads on, and so writes to a connection that the gateway has ended."""
     parser = Parser(FIVE)
-    with socket.create_connection(playground, timeout=15) as wire:
+    with socket.create_connection(playground, timeout=60) as wire:
 
         def read() -> list[Any]:
             data = wire.recv(64)
@@ -326,7 +326,7 @@ def test_a_client_that_is_still_sending_hears_why_it_is_cut_off(playground: Addr
         wire.sendall(messages[-1])
         ended = select.poll()
         ended.register(wire, select.POLLRDHUP)
-        assert ended.poll(15_000), "the gateway has not ended it"
+        assert ended.poll(60_000), "the gateway has not ended it"
         while True:
             for packet in read():
                 if isinstance(packet, p.Disconnect):

@@ -22,7 +22,7 @@ from tests.support.gateway import ROOT
 from tests.support.processes import die_with_parent
 from tests.support.waiting import until
 
-WITHIN = 120
+WITHIN = 200
 WRITERS = 8
 SHADOWS = 20
 CHANGES = 60  # of each writer
@@ -190,7 +190,7 @@ class Listener:
     async def stop(self) -> None:
         """Ask it to stop, so that another one need not wait until its lease lapses."""
         self._running.process.terminate()
-        assert await asyncio.wait_for(self._running.process.wait(), 30) == 0
+        assert await asyncio.wait_for(self._running.process.wait(), 60) == 0
         await self._stack.aclose()
 
     async def strike(self) -> None:

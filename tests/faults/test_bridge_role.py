@@ -61,7 +61,7 @@ async def bridge_process(folder: Path, log: str, **settings: object) -> AsyncIte
 
 async def answer(url: str, status: int) -> dict[str, Any]:
     """Wait until /ready answers so."""
-    deadline = asyncio.get_running_loop().time() + 30
+    deadline = asyncio.get_running_loop().time() + 60
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         while True:
             response = await client.get("/ready")
@@ -88,7 +88,7 @@ async def test_a_bridge_is_ready_while_its_broker_serves_it_and_drains(tmp_path:
             broker.start()
             await answer(told["http"], 200)
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 15) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ async def test_a_write_by_the_sqlite3_shell_reaches_the_page_and_the_device(tmp_
             await until_shadow(api, "oven", version=2, delta={})
             await page.subscribe("iotsphere/devices/oven/shadow/desired", "iotsphere/devices/oven/shadow/document")
             await device.until("shadow/delta", 2)
-            shell = sqlite3.connect(gateway.data / "state.db", timeout=10)
+            shell = sqlite3.connect(gateway.data / "state.db", timeout=60)
             with shell:
                 shell.execute(
                     "UPDATE shadows SET body = json_set(body, '$.desired.target', 21) WHERE key = 'iotsphere/oven'"
@@ -156,12 +156,12 @@ async def test_nothing_that_is_written_by_hand_stops_the_gateway(tmp_path: Path,
         await gateway.add_devices(["d1", "d2"])
         async with gateway.api() as api:
             await api.patch("/api/v1/devices/d1/shadow", json={"desired": {"n": 1}})
-            shell = sqlite3.connect(gateway.data / "state.db", timeout=10)
+            shell = sqlite3.connect(gateway.data / "state.db", timeout=60)
             with shell:
                 shell.execute(statement)
             shell.close()
             assert (await api.patch("/api/v1/devices/d2/shadow", json={"desired": {"n": 2}})).status_code == 200
-            deadline = asyncio.get_running_loop().time() + 30
+            deadline = asyncio.get_running_loop().time() + 60
             while (await versions(api)).get("d2") != [1]:
                 assert asyncio.get_running_loop().time() < deadline, gateway.tail()
                 await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ const failure = (error) => ({
 
 function connect({ url, options }) {
   return new Promise((resolve, reject) => {
-    client = mqtt.connect(url, { reconnectPeriod: 50, connectTimeout: 10_000, ...options });
+    client = mqtt.connect(url, { reconnectPeriod: 50, connectTimeout: 60_000, ...options });
     client.on("message", (topic, payload, packet) =>
       say({
         event: "message",
