@@ -132,18 +132,19 @@ class PropagateChanges:
     async def _propagate(self) -> None:
         token = await self._place.load()
         new = [name for name in self._names if name not in self._place.names]
-        if token is not None:
+        if token is None:
+            # Saved before anything is told: what a crash interrupts is found again, and what goes meanwhile is told.
+            token = await self._database.now()
+            await self._place.save(token, {})
+        else:
             self._already, self._states = await self._place.appended_since(self._tell.may_be_own)
             self._left = 2 * BATCH
         if new:
-            begin = await self._database.now() if token is None else token
-            at = self._place.at
+            at = self._place.at if self._place.names else 0  # the same when a crash lets the first start be done again
             await self._last.reconcile([name for name in new if name in self._further], at, _tell_nobody)
             await self._last.reconcile([name for name in new if name not in self._further], at, self._tell_outcomes)
-            token = begin
             self._place.names = frozenset(self._names)
             await self._place.save(token, {})
-        assert token is not None
         while True:
             try:
                 await self._follow(token)

@@ -273,6 +273,18 @@ async def test_what_a_crash_interrupts_is_told_once_by_the_next_process(scene: S
         await scene.until([1, 2, 3, 4])
 
 
+async def test_what_goes_after_a_crash_in_the_first_start_is_told_as_gone(scene: Scene) -> None:
+    stored = await scene.put(1)
+    with pytest.raises(Unavailable):
+        await scene.listener(publish=Cut(scene.stage.log, reached=True)).run()
+    assert await scene.told() == [1]
+    assert await scene.database.put("things", Write(KEY, stored, None)) is None
+    async with running(scene.listener()):
+        await scene.until([1, None])
+        await scene.put(2, key=f"{DOMAIN}/t2")
+        await scene.until([1, None, 2])
+
+
 async def test_a_restart_reads_no_more_of_the_log_than_it_must(scene: Scene) -> None:
     async with running(scene.listener()):
         await scene.put(1)
