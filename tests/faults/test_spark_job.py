@@ -36,7 +36,7 @@ async def first_batch(data: Path, commit: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 async def test_java_killed_alone_is_told_and_a_service_stopped_at_once_ends_in_order(tmp_path: Path) -> None:
     """Kill -9 of Java; then TERM to all processes at the same moment, as systemd and `timeout` send it."""
     words = ("spark", "lake", "--follow", "--data", str(tmp_path), *LITTLE)
@@ -64,7 +64,7 @@ async def test_java_killed_alone_is_told_and_a_service_stopped_at_once_ends_in_o
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 async def test_a_full_disk_is_told_and_no_reading_is_lost_or_doubled(tmp_path: Path, small_disk: Path) -> None:
     lake = small_disk / "lake"
     words = (

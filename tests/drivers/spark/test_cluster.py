@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -18,13 +20,14 @@ import pytest
 from iotsphere.drivers.spark.java import java_home
 from tests.support.gateway import ROOT
 from tests.support.processes import die_with_parent
-from tests.support.servers import Server, answers, free_port
+from tests.support.servers import Server
 from tests.support.telemetry import fill_redis
 
 HOME = Path(pyspark.__file__).parent
 WORKERS = 2
 DEPLOY = "org.apache.spark.deploy"
 MESSAGES = 1_000
+ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 # What lives for half a minute is not worth compiling well.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -53,18 +56,15 @@ def started(folder: Path, *words: str) -> Iterator[Path]:
         yield log
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
         at = ("--host", "127.0.0.1", "--webui-port", "0")
-        run = (f"{DEPLOY}.master.Master", *at, "--port", str(port))
-        log = stack.enter_context(started(tmp_path / "master", *run))
-        wait_for(lambda: answers(port), log)
+        log = stack.enter_context(started(tmp_path / "master", f"{DEPLOY}.master.Master", *at, "--port", "0"))
+        address = wait_for(lambda: ADDRESS.search(log.read_text()), log)[1]
         for number in range(WORKERS):
             size = ("--cores", "1", "--memory", "700m", "--work-dir", str(tmp_path / f"work-{number}"))
             join = (f"{DEPLOY}.worker.Worker", *at, *size, address)
@@ -73,11 +73,11 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def wait_for(condition: object, log: Path) -> None:
-    assert callable(condition)
+def wait_for(condition: Callable[[], Any], log: Path) -> Any:
+    """What the condition gives as soon as it is something."""
     for _ in range(1_200):
-        if condition():
-            return
+        if found := condition():
+            return found
         time.sleep(0.1)
     raise AssertionError(log.read_text())
 
