@@ -69,7 +69,7 @@ class Commands:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     async def send(self, order: Order) -> Sent:
-        """Accept a command, unless it is known already.
+        """Accept a command, unless it is known already: then it is answered as it stands, whatever its times are.
 
         Raises NotFound (no such device), RequestInvalid (times out of bounds), MessageRefused ``expired`` (stated
         more than five minutes from now), Conflict (the id belongs to another command), and Unavailable.
@@ -78,6 +78,7 @@ class Commands:
         command = life.accept(order.command(now))
         stored = await self._database.get(COMMANDS.name, command.key)
         if stored is None:
+            order.check(now)
             if order.stated_at and abs(order.stated_at - now) > STALE_AFTER_MS:
                 raise MessageRefused(
                     "the command was stated more than five minutes from now: state it anew with a new id",
@@ -94,7 +95,9 @@ class Commands:
         known = command_at(stored)
         if not life.same_order(known, command):
             raise Conflict(f"{order.id} is the id of another command: choose a new one", id=order.id)
-        if known.state == life.ACCEPTED:
+        if known.state == life.ACCEPTED and known.expires_at <= now:
+            known = await self._move(stored, "expire")  # as the timer would; nobody is to find it in the log any more
+        elif known.state == life.ACCEPTED:
             # A crash came between the two steps. What the caller sends next must come behind it in the log.
             known = await self._queue(stored, known)
         return Sent(known, True)

@@ -32,14 +32,15 @@ class Order:
     stated_at: int = 0
     rollout: str = ""
 
-    def command(self, now: int) -> Command:
-        """The command that it asks for at ``now`` (ms). Raises RequestInvalid for times out of bounds."""
-        expires_at = self.expires_at or now + DEFAULT_LIFE_MS
-        if not now < expires_at <= now + MAX_LIFE_MS:
+    def check(self, now: int) -> None:
+        """Raise RequestInvalid for times that are out of bounds at ``now`` (ms), which says nothing of a repetition."""
+        if self.expires_at and not now < self.expires_at <= now + MAX_LIFE_MS:
             raise RequestInvalid("expiresAt: a command lives until a time in the future, 30 days from now at most")
-        timeout = self.timeout or DEFAULT_TIMEOUT_MS
-        if not 0 < timeout <= MAX_TIMEOUT_MS:
+        if self.timeout and not 0 < self.timeout <= MAX_TIMEOUT_MS:
             raise RequestInvalid("timeout: a command waits for its device for more than 0 s and up to 24 hours")
+
+    def command(self, now: int) -> Command:
+        """The command that it asks for at ``now`` (ms)."""
         return Command(
             id=self.id,
             domain=self.domain,
@@ -47,7 +48,7 @@ class Order:
             caller=self.caller,
             payload=self.payload,
             created_at=now,
-            expires_at=expires_at,
-            timeout=timeout,
+            expires_at=self.expires_at or now + DEFAULT_LIFE_MS,
+            timeout=self.timeout or DEFAULT_TIMEOUT_MS,
             rollout=self.rollout,
         )

@@ -141,6 +141,34 @@ async def test_a_command_that_is_repeated_after_a_crash_lies_in_the_log_before_t
     assert house.calls == 2
 
 
+async def test_a_command_that_is_over_is_known_when_it_is_repeated_after_its_expiry(house: House) -> None:
+    order = house.order(expires_at=house.clock.now() + 1_000)
+    await house.commands.send(order)
+    await house.commands.learn("iotsphere", ID, "succeed", {"result": 1})
+    house.clock.advance(1_000)
+    again = await house.commands.send(order)
+    assert (again.command.state, again.command.answer, again.repeated) == ("succeeded", {"result": 1}, True)
+    with pytest.raises(Conflict):
+        await house.commands.send(replace(order, payload={"action": "lock"}))
+    with pytest.raises(RequestInvalid):
+        await house.commands.send(replace(order, id=house.order(1).id))
+
+
+@pytest.mark.parametrize("later", [0, 5_000])
+async def test_what_expired_before_it_was_logged_is_expired_when_it_is_repeated(house: House, later: int) -> None:
+    order = house.order(expires_at=house.clock.now() + 1_000)
+    house.away = True
+    with pytest.raises(LogUnavailable):
+        await house.commands.send(order)
+    house.away = False
+    house.clock.advance(1_000)
+    again = await house.commands.send(replace(order, expires_at=order.expires_at + later))
+    assert (again.command.state, again.repeated) == ("expired", True)
+    assert [step.state for step in again.command.steps] == ["accepted", "expired"]
+    assert house.log == []
+    assert await house.state() == "expired"
+
+
 async def test_a_crash_between_the_database_and_the_log_is_healed(house: House) -> None:
     house.away = True
     with pytest.raises(LogUnavailable):
