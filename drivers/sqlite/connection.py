@@ -83,11 +83,17 @@ def is_corrupt(error: sqlite3.Error) -> bool:
 
 
 def open_writer(path: Path, durability: str, schema: Sequence[str], max_bytes: int = 0) -> sqlite3.Connection:
-    """Open or make a file for writing. Raises sqlite3.Error; LogUnavailable when a newer version made it.
+    """Open or make a file for writing. Raises sqlite3.Error; LogUnavailable when a newer version made it, or when the
+    folder does not take it.
 
     ``max_bytes``: the most that the file may grow to, 0 = no limit. It checkpoints by itself; see ``no_checkpoints``.
     """
-    path.touch(mode=0o600)  # the files that SQLite puts beside it take its mode
+    try:
+        path.touch(mode=0o600)  # the files that SQLite puts beside it take its mode
+    except OSError as error:
+        raise LogUnavailable(
+            f"{path} cannot be made ({error.strerror}): check the disk and the folder's rights, then retry"
+        ) from error
     connection = _connect(path, "rw")
     try:
         if not use_write_ahead_log(connection, BUSY_S):

@@ -151,6 +151,15 @@ async def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         await SqliteDatabase(tmp_path / "file" / "state.db", SystemClock()).__aenter__()
 
 
+async def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.symlink_to(tmp_path / "gone" / "state.db")  # root may write everywhere, but not into what is not there
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await SqliteDatabase(path, SystemClock()).__aenter__()
+    why = "No such file or directory"
+    assert caught.value.message == f"{path} cannot be made ({why}): check the disk and the folder's rights, then retry"
+
+
 async def test_it_must_be_open(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "state.db", SystemClock())
     with pytest.raises(DatabaseUnavailable, match="not open"):

@@ -30,6 +30,13 @@ class TestSqliteDocuments(DocumentsContract, SharedDocumentsContract):
             yield neighbour
 
 
+async def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "documents.db"
+    path.symlink_to(tmp_path / "gone" / "documents.db")
+    with pytest.raises(LogUnavailable, match=r"cannot be made \(No such file or directory\): check the disk"):
+        await SqliteDocuments(path).__aenter__()
+
+
 async def test_documents_are_there_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "documents.db"
     async with SqliteDocuments(path) as documents:

@@ -42,6 +42,12 @@ async def test_a_second_writer_is_refused_and_told_who_writes(
     assert len(await read_all(log)) == 1
 
 
+async def test_a_folder_that_takes_no_file_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "log.db").symlink_to(tmp_path / "gone" / "log.db")
+    with pytest.raises(LogUnavailable, match=r"cannot be made \(No such file or directory\): check the disk"):
+        await SqliteLog(tmp_path, clock).__aenter__()
+
+
 async def test_a_writer_in_another_process_is_refused(log: SqliteLog, tmp_path: Path) -> None:
     program = (
         "import asyncio, sys; from pathlib import Path; from iotsphere.drivers.clock import SystemClock;"
