@@ -3,8 +3,8 @@
 A fenced block is run when the line above its fence is a comment `<!-- run -->`, or `<!-- run: gateway -->` for one that
 needs a gateway. The blocks of one page run in order, in one empty folder. In `console` blocks each line after `$ ` is a
 command, and the lines below it are what it must print; `…` stands for anything. `python` blocks must end without an
-error. With a gateway, the default addresses in the text become those of a real one, which the page has for itself;
-`$TOKEN` is its operator's token and `$IOTSPHERE_DATA` its folder.
+error. With a gateway, the default addresses in the text become those of a real one, which the page has for itself, with
+its data in `.iotsphere` of that folder, as with `make run`; `$TOKEN` is its operator's token.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def run_page(blocks: list[Block], folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("IOTSPHERE_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT / "src")
-    gateway = Gateway(folder / "data") if any(block.gateway for block in blocks) else None
+    gateway = Gateway(folder / ".iotsphere") if any(block.gateway for block in blocks) else None
     real: dict[str, str] = {}
     try:
         if gateway is not None:
