@@ -178,6 +178,14 @@ async def test_who_may_connect_is_told_without_loading_what_only_a_gateway_needs
     assert {"fastapi", "starlette", "uvicorn", "pyspark", "pyarrow"}.isdisjoint(told[-1].split())
 
 
+async def test_commands_of_no_device_are_asked_for_with_one() -> None:
+    told = await iotsphere_command("command", "list", expect=2)
+    assert told == (
+        "request_invalid: commands are listed for one device: name it, as in `iotsphere command list valve-1`\n"
+        "To see which devices there are:\n  iotsphere device list\n"
+    )
+
+
 async def test_secrets_are_private_and_a_public_file_is_refused(own_gateway: Gateway) -> None:
     secrets = own_gateway.data / "secrets.json"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600

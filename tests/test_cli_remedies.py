@@ -19,6 +19,7 @@ from .test_cli_help import COMMANDS
         ("not_found", "--data=/d shadow get x", "iotsphere device list --data /d"),
         ("not_found", "command show 0197", "iotsphere command list DEVICE"),
         ("not_found", "command send x {}", "iotsphere device list"),
+        ("request_invalid", "command list", "iotsphere device list"),
         ("forbidden", "tail iotsphere/#", "iotsphere token user:NAME --grant 'subscribe:FILTER'"),
         ("unauthenticated", "publish a 1", "iotsphere token user:NAME --grant 'subscribe:FILTER'"),
         ("not_found", "ledger", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -14,6 +15,12 @@ from ..entities.errors import IotSphereError
 from . import commands, dead_letters, devices, links, messages, playground, serving, shadows, spark
 from .console import err, out
 from .remedies import remedy
+
+
+def _flowing(text: str | None) -> str:
+    """The text of a help page with each paragraph as one line, for Typer keeps the breaks of all but the first."""
+    return "\n\n".join(part.replace("\n", " ") for part in cleandoc(text or "").split("\n\n"))
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +37,7 @@ for command in (
     serving.up, serving.run, playground.playground, devices.token, messages.publish, messages.tail, messages.ledger,
     messages.trace, links.console, spark.spark,
 ):  # fmt: skip
-    app.command()(command)
+    app.command(help=_flowing(command.__doc__))(command)
 
 
 def main() -> None:
@@ -41,7 +48,7 @@ def main() -> None:
         err.print(f"[red]{escape(error.code)}[/]: {escape(error.message)}", soft_wrap=True)
         if (found := remedy(error.code, sys.argv[1:])) is not None:
             why, command = found
-            err.print(f"To {why}:\n  {command}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"To {why}:\n  {command}", markup=False, soft_wrap=True)
         sys.exit(1 if error.retry else 2)
 
 

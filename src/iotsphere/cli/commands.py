@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ..entities.errors import RequestInvalid
 from ..logs import harmless
 from .console import API, AsJson, Data, Token, Url, http_of, object_of, segment
 
@@ -31,7 +32,7 @@ def command_send(
     key: Annotated[
         str | None, typer.Option(help="A text that stands for this command: the same again sends nothing")
     ] = None,
-    expires_at: Annotated[str | None, typer.Option(help="Not handed over after it [default: in 24 hours]")] = None,
+    expires_at: Annotated[str | None, typer.Option(help=r"Not handed over after it \[default: in 24 hours]")] = None,
     data: Data = None,
     url: Url = None,
     token: Token = None,
@@ -83,7 +84,7 @@ def command_cancel(
 
 @app.command("list")
 def command_list(
-    device: Annotated[str, typer.Argument(help="The device's id")],
+    device: Annotated[str | None, typer.Argument(help="The device's id")] = None,
     after: Annotated[str | None, typer.Option(help="Only those made after this time")] = None,
     limit: int = 100,
     data: Data = None,
@@ -92,6 +93,8 @@ def command_list(
     as_json: AsJson = False,
 ) -> None:
     """List the commands of a device, oldest first.  Example:  iotsphere command list valve-1 --json"""
+    if device is None:
+        raise RequestInvalid("commands are listed for one device: name it, as in `iotsphere command list valve-1`")
     query = {"after": after, "limit": limit}
     answer = http_of(data, url, token)("GET", f"{API}/devices/{segment(device)}/commands", query)
     for command in answer["commands"]:

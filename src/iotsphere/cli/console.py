@@ -25,22 +25,27 @@ API: Final = "/api/v1"
 DEFAULT_DATA: Final = Path(".iotsphere")
 
 out = Console()
-err = Console(stderr=True)
+# Without colours for numbers: those in an id such as sensor-7 are no figures.
+err = Console(stderr=True, highlight=False)
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", envvar="IOTSPHERE_DATA", help="Folder of the gateway's data [default: .iotsphere]"),
+    typer.Option("--data", envvar="IOTSPHERE_DATA", help=r"Folder of the gateway's data \[default: .iotsphere]"),
 ]
 LogUrl = Annotated[
-    str | None, typer.Option("--log", envvar="IOTSPHERE_LOG", help="sqlite (default), memory or redis://HOST:PORT/DB")
+    # One in memory is its gateway's alone, so that it is of no use to another process.
+    str | None, typer.Option("--log", envvar="IOTSPHERE_LOG", help="sqlite (default) or redis://HOST:PORT/DB")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway's HTTP or WebSocket URL [default: the one that uses the data folder]"),
+    typer.Option("--url", help=r"The gateway's HTTP or WebSocket URL \[default: the one that uses the data folder]"),
 ]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="IOTSPHERE_TOKEN", help="[default: made from the gateway's secrets]")
+    str | None,
+    typer.Option(
+        "--token", envvar="IOTSPHERE_TOKEN", help=r"What to sign in with \[default: made from the gateway's secrets]"
+    ),
 ]
 
 

@@ -117,7 +117,6 @@ def _place(data: Path | None, log: str | None) -> Settings:
             f"{settings.data.resolve()} is new: only a gateway on this folder will know this; "
             "name another one with --data or IOTSPHERE_DATA",
             style="yellow",
-            highlight=False,
         )
     return settings
 

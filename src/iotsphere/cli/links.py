@@ -16,7 +16,7 @@ from .console import AsJson, Data, LogUrl, app_module, known_place, run
 def console(
     user: Annotated[str, typer.Option(help="Who signs in; changes and commands carry this name")] = OPERATOR,
     url: Annotated[
-        str | None, typer.Option(help="The console's address [default: the gateway that uses the data folder]")
+        str | None, typer.Option(help=r"The console's address \[default: the gateway that uses the data folder]")
     ] = None,
     data: Data = None,
     log: LogUrl = None,

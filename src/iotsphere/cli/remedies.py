@@ -12,6 +12,7 @@ NEXT: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("not_found", "device"): LIST_DEVICES,
     ("not_found", "shadow"): LIST_DEVICES,
     ("not_found", "command"): LIST_DEVICES,
+    ("request_invalid", "command list"): LIST_DEVICES,
     ("not_found", "command show"): ("see a device's commands with their ids", "iotsphere command list DEVICE"),
     ("not_found", "command cancel"): ("see a device's commands with their ids", "iotsphere command list DEVICE"),
     ("not_found", "dead-letters"): ("see the letters with their ids", "iotsphere dead-letters list"),

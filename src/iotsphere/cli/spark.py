@@ -69,7 +69,9 @@ def spark(
     follow: Annotated[bool, typer.Option("--follow", help="Go on for ever with what comes in")] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder that remembers what was done [default with --follow: spark/JOB in the data folder]"),
+        typer.Option(
+            help=r"Folder that remembers what was done \[default with --follow: spark/JOB in the data folder]"
+        ),
     ] = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="Go on from a checkpoint that no longer fits")] = False,
     master: Annotated[str, typer.Option(help="Where it runs: local[*], or spark://HOST:PORT")] = "local[*]",
@@ -77,15 +79,15 @@ def spark(
     log: LogUrl = None,
     domain: Annotated[str, typer.Option(help="Which tenants, with commas between; * for all")] = "iotsphere",
     database: Annotated[
-        str | None, typer.Option(help="mongodb://HOST:PORT/NAME [default: a file in the data folder]")
+        str | None, typer.Option(help=r"mongodb://HOST:PORT/NAME \[default: a file in the data folder]")
     ] = None,
     gateway: Annotated[
         str | None,
-        typer.Option(help="ws://HOST:PORT to publish results to, or none [default: that on the data folder]"),
+        typer.Option(help=r"ws://HOST:PORT to publish results to, or none \[default: that on the data folder]"),
     ] = None,
     token: Token = None,
     output: Annotated[
-        Path | None, typer.Option(help="File or folder of the results [default: in the data folder]")
+        Path | None, typer.Option(help=r"File or folder of the results \[default: in the data folder]")
     ] = None,
     options: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, an option of the job")] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="NAME=VALUE, a setting of Spark")] = None,
@@ -126,7 +128,7 @@ def spark(
     except IotSphereError as error:
         if debug:
             raise
-        err.print(f"[red]{escape(error.code)}[/]: {escape(harmless(error.message))}", soft_wrap=True, highlight=False)
+        err.print(f"[red]{escape(error.code)}[/]: {escape(harmless(error.message))}", soft_wrap=True)
         raise typer.Exit(code_of(error)) from error
 
 

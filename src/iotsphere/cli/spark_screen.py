@@ -51,7 +51,7 @@ class Screen:
             self._status.update(f"[bold]{escape(self._name)}[/]  {escape(text)}")
         elif not self._quiet and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
-            err.print(f"{self._name}  {text}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"{self._name}  {text}", markup=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
         """Show how the run gets on."""
@@ -95,7 +95,7 @@ def told_where(said: Path | None) -> Iterator[None]:
         yield
     except (JobFailed, Unavailable):
         if said.exists() and said.stat().st_size:
-            err.print(f"What Spark itself said is in {said}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"What Spark itself said is in {said}", markup=False, soft_wrap=True)
         raise
 
 
