@@ -165,9 +165,10 @@ async def test_health_says_when_its_charts_begin_and_keeps_them(stage: Stage) ->
     await expect(page.locator(".collecting")).to_have_count(0)
     titles = await page.locator(".ledger thead th").all_inner_texts()
     assert [title.strip() for title in titles[2:]] == [
-        "Accepted", "What became of them", "Applied", "Superseded", "Expired", "Dead lettered", "Lost", "Pending", "Off by",
+        "Imbalance", "Accepted", "What became of them", "Applied", "Superseded", "Expired", "Dead lettered", "Lost", "Pending",
     ]  # fmt: skip
     row = page.locator(".ledger tbody tr", has_text="last-values").first
+    await expect(row.locator("td").nth(2)).to_have_text("0")
     await expect(row.locator("td")).to_have_count(len(titles))
     assert await row.locator(".zero").count() >= 4
     await page.click("text=Fleet")
@@ -227,3 +228,52 @@ async def test_nothing_is_cut_off_or_alone_on_a_line_at_the_width_of_a_laptop(st
             await bar.get_by_role("button", name=name).evaluate("each => each.offsetTop") for name in ("Rewind", "Live")
         ]
         assert tops[0] == tops[1], place
+
+
+async def test_health_at_the_width_of_a_laptop_shows_the_whole_ledger_and_leaves_no_card_alone(stage: Stage) -> None:
+    page = await stage.sign_in("#/health")
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    await expect(page.locator(".ledger tbody tr").first).to_contain_text("iotsphere/")
+    assert await page.locator(".ledger").evaluate("table => table.offsetWidth <= table.parentElement.clientWidth")
+    columns = """cards => {
+        const rows = Object.values(Object.groupBy(cards, (card) => card.getBoundingClientRect().top));
+        return rows.map((row) => row.length);
+    }"""
+    for width, tiles, charts in ((1280, [6], [3]), (1000, [3, 3], [1, 1, 1]), (390, [2, 2, 2], [1, 1, 1])):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.locator(".tile").evaluate_all(columns) == tiles, width
+        assert await page.locator(".figure").evaluate_all(columns) == charts, width
+
+
+async def test_who_sent_a_dead_letter_can_be_read_while_one_is_open(stage: Stage) -> None:
+    (credential,) = await stage.gateway.add_devices(["weather-seattle-1"])
+    await stage.publish_as(credential, "iotsphere/devices/weather-seattle-1/telemetry/level", b"2,5")
+    page = await stage.sign_in("#/letters")
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    line = page.locator("[data-letter]").first
+    await line.click()
+    await expect(page.locator("aside.detail h2 code")).to_have_text("payload_not_json")
+    source = line.get_by_text("weather-seattle-1", exact=True)
+    await expect(source).to_be_visible()
+    assert await source.evaluate("text => text.scrollWidth <= text.clientWidth")
+    inside = """line => [...line.children].filter((part) => part.offsetHeight).every((part) => {
+        const [all, own] = [line.getBoundingClientRect(), part.getBoundingClientRect()];
+        return own.top >= all.top && own.bottom <= all.bottom;
+    })"""
+    assert await line.evaluate(inside), "its two rows fit into the height of a line"
+
+
+async def test_the_line_of_last_values_says_that_it_fills_while_one_watches(stage: Stage) -> None:
+    await say(stage, "lone-3", 7)
+    page = await stage.sign_in("#/fleet?q=lone-3")
+    spark = page.locator(".list .spark")
+    await expect(page.locator(".list .value b")).to_have_text("7")
+    await expect(spark).to_have_text("")  # it is offline: nothing is going to come
+    topic = "iotsphere/devices/lone-3/telemetry/level"
+    await stage.post("/api/v1/messages", {"topic": topic, "payload": {"value": 8}})
+    await expect(page.locator(".list .value b")).to_have_text("8")
+    await expect(spark).to_have_text("fills while you watch")
+    assert await spark.evaluate("text => text.scrollWidth <= 120")
+    await stage.post("/api/v1/messages", {"topic": topic, "payload": {"value": 9}})
+    await expect(page.locator(".list svg.spark polyline")).to_have_count(1)
+    await expect(spark).to_have_text("")

@@ -48,6 +48,11 @@ class Line {
     }
   }
 
+  /** Whether values are likely to come that make a line: numbers, of a device that is online or was heard just now. */
+  fills(state) {
+    return (state !== "offline" || this.trail !== null) && (this.value === null || typeof this.value === "number");
+  }
+
   state(now) {
     if (this.presence !== "online") return this.presence === "unknown" ? "offline" : this.presence;
     return now - (this.heard ?? 0) > QUIET_MS ? "quiet" : "online";
@@ -130,7 +135,7 @@ export function fleet(root, { api, domain, listen, leave, query }) {
       <span class="row"><span class="dot ${kind}"></span><span class="ellipsis name">${one.id}</span></span>
       <span class="row labels">${one.labels.slice(0, 4).map(([name, value]) => html`<span class="label">${name} <b>${brief(value, 24)}</b></span>`)}</span>
       <span class="${kind === "idle" ? "muted" : kind} small state">${state}</span>
-      ${sparkline(one.trail)}
+      ${sparkline(one.trail, one.fills(state) ? "fills while you watch" : "")}
       <span class="value num"><b>${one.value === null ? "–" : typeof one.value === "number" ? number(one.value) : brief(one.value, 16)}</b>
         <span class="muted">${unit(one.unit)}</span><span class="muted small ellipsis metric">${one.metric}</span></span>
       <span class="muted small num fresh">${one.heard ? ago(one.heard, now) : "never"}</span>
@@ -156,7 +161,7 @@ export function fleet(root, { api, domain, listen, leave, query }) {
       </div>
       <div class="card table">
         <div class="device-line titles small muted" aria-hidden="true">
-          <span>Device</span><span>Labels</span><span>Presence</span><span>Last minute</span><span>Newest value</span><span>Heard</span>
+          <span>Device</span><span>Labels</span><span>Presence</span><span>Last values</span><span>Newest value</span><span>Heard</span>
         </div>
         <div class="list"></div>
         <div class="empty" ?hidden=${seen.length > 0}>

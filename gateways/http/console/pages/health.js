@@ -55,11 +55,11 @@ export function health(root, { api, leave }) {
         )}
       </div>
       <section class="card" aria-label="Ledger">
-        <header><h2>Ledger</h2><span class="muted small grow">accepted = applied + superseded + expired + dead-lettered + lost + pending</span></header>
+        <header><h2>Ledger</h2><span class="muted small grow">accepted = applied + superseded + expired + dead-lettered + lost + pending; the imbalance is the difference</span></header>
         <div class="body scroll-x">
           <table class="ledger">
-            <thead><tr><th>Reader</th><th>Channel</th><th class="right">Accepted</th><th>What became of them</th>
-              ${PARTS.map((name) => html`<th class="right"><span class="swatch p-${name}"></span>${words(name)}</th>`)}<th class="right">Off by</th></tr></thead>
+            <thead><tr><th>Reader</th><th>Channel</th><th class="right">Imbalance</th><th class="right">Accepted</th><th>What became of them</th>
+              ${PARTS.map((name) => html`<th class="right"><span class="part"><span class="swatch p-${name}"></span>${words(name)}</span></th>`)}</tr></thead>
             <tbody>${(ledger?.readers ?? []).map(reader)}</tbody>
           </table>
         </div>
@@ -93,10 +93,9 @@ export function health(root, { api, leave }) {
   function reader(row) {
     return html`<tr>
     <td class="mono">${row.reader}${row.kind === "group" ? html` <span class="badge">group</span>` : ""}</td>
-    <td>${row.channel}</td><td class="right num">${quiet(row.accepted)}</td>
+    <td>${row.channel}</td><td class="right num ${row.imbalance ? "bad" : "ok"}">${count(row.imbalance)}</td><td class="right num">${quiet(row.accepted)}</td>
     <td class="wide">${bar(row)}</td>
-    ${PARTS.map((name) => html`<td class="right num ${name === "lost" && row.lost ? "bad" : ""}">${quiet(row[name])}</td>`)}
-    <td class="right num ${row.imbalance ? "bad" : "ok"}">${count(row.imbalance)}</td></tr>`;
+    ${PARTS.map((name) => html`<td class="right num ${name === "lost" && row.lost ? "bad" : ""}">${quiet(row[name])}</td>`)}</tr>`;
   }
 
   /** A stacked bar as SVG: widths are data, and the page's policy allows no inline style. */

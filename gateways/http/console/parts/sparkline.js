@@ -25,7 +25,8 @@ export class Trail {
   }
 }
 
-export const sparkline = (trail) =>
+/** `hint`: said while there is no line yet. */
+export const sparkline = (trail, hint = "") =>
   trail && trail.values.length > 1
     ? html`<svg class="spark" viewBox="0 0 120 30" aria-hidden="true">${svg`<polyline points=${trail.points} />`}</svg>`
-    : html`<span class="spark"></span>`;
+    : html`<span class="spark muted">${hint}</span>`;
