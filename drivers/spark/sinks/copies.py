@@ -6,14 +6,14 @@ in these is anything compared exactly, which is seldom.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
 from datetime import date
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
@@ -21,49 +21,51 @@ from ..schema import KEY
 from .parquet import DATE
 
 COPY: Final = "duplicate"
-PLACE: Final = ("domain", "partition", "offset")
 ORDER: Final = ("received_time", "partition", "offset")
+# What tells a row from every other one; a log that was made anew gives its offsets once more.
+ROW: Final = (*KEY, *ORDER)
+QUALITY: Final = "quality"
 ROWS_AT_ONCE: Final = 262_144
-Copies = Mapping[tuple[str, int], list[int]]
 
 
-def copies_in(table: DeltaTable, day: date) -> Copies:
-    """Offsets, by domain and partition of the log, of the messages of a date that came before already.
+def copies_in(table: DeltaTable, day: date) -> pa.Table:
+    """The rows of a date, by the columns ``ROW``, whose sample came before already, and which are not marked yet.
 
     Of several rows of a device with the same message id, metric and sample, the one that was received first is none.
     """
     rows = table.to_pyarrow_dataset(file_pruning_predicate=[(DATE, "=", day.isoformat())])
     again = _repeated(np.concatenate([np.empty(0, np.uint64), *map(_hashes, _batches(rows, KEY))]))
-    if not len(again):
-        return {}
-    columns = tuple(dict.fromkeys((*KEY, *ORDER, *PLACE)))
-    suspects = [
-        batch.filter(pa.array(np.isin(_hashes(batch.select(list(KEY))), again))) for batch in _batches(rows, columns)
-    ]
-    first: dict[Any, tuple[Any, ...]] = {}
-    places: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-    found = sorted(
-        (row for batch in suspects for row in batch.to_pylist()), key=lambda row: [row[name] for name in ORDER]
-    )
-    for row in found:
-        place = tuple(row[name] for name in PLACE)
-        if first.setdefault(tuple(row[name] for name in KEY), place) != place:
-            places[row["domain"], row["partition"]].add(row["offset"])
-    return {log: sorted(offsets) for log, offsets in places.items()}
+    names = (*ROW, QUALITY)
+    suspects = pa.Table.from_batches(
+        [batch.filter(pa.array(np.isin(_hashes(batch), again))) for batch in _batches(rows, names)]
+        if len(again)
+        else [],
+        pa.schema([rows.schema.field(name) for name in names]),
+    ).sort_by([(name, "ascending") for name in ORDER])
+    numbered = suspects.append_column("place", pa.array(np.arange(len(suspects))))
+    first = numbered.group_by(list(KEY)).aggregate([("place", "min")])["place_min"]
+    wanted = pc.is_in(numbered["place"], value_set=pc.unique(first))
+    return suspects.filter(pc.invert(pc.or_(wanted, _marked(suspects[QUALITY])))).select(list(ROW))
 
 
-def predicate(day: date, copies: Copies) -> str:
-    """The rows of these messages that are not marked yet, as SQL. Offsets and partitions are numbers, domains are names."""
-    parts = (
-        f"""(domain = '{domain.replace("'", "''")}' AND "partition" = {partition}
-            AND "offset" IN ({", ".join(map(str, offsets))}))"""
-        for (domain, partition), offsets in copies.items()
-    )
-    return f"{DATE} = '{day}' AND NOT array_has(quality, '{COPY}') AND ({' OR '.join(parts)})"
+def mark(table: DeltaTable, day: date, copies: pa.Table, **how: Any) -> dict[str, Any]:
+    """Mark these rows of a date in one commit, and return what is known of it. ``how``: further words of a merge."""
+    same = " AND ".join(f'row."{name}" = copy."{name}"' for name in ROW)
+    merger = table.merge(copies, f"row.{DATE} = '{day}' AND {same}", "copy", "row", **how)
+    return merger.when_matched_update({QUALITY: f"array_sort(array_append(row.{QUALITY}, '{COPY}'))"}).execute()
 
 
-def _batches(rows: ds.Dataset, columns: tuple[str, ...]) -> Any:
-    return rows.to_batches(columns=list(columns), batch_size=ROWS_AT_ONCE)
+def _marked(quality: pa.ChunkedArray) -> pa.Array:
+    """Which of these lists of marks have the mark already."""
+    whole = quality.combine_chunks()
+    rows = pc.list_parent_indices(whole).filter(pc.equal(pc.list_flatten(whole), COPY))
+    return pc.is_in(pa.array(np.arange(len(whole))), value_set=rows)
+
+
+def _batches(rows: ds.Dataset, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows that have all of the columns; of others, in a table of another origin, nothing can be told."""
+    for batch in rows.to_batches(columns=list(columns), batch_size=ROWS_AT_ONCE):
+        yield batch.drop_null()
 
 
 def _hashes(batch: pa.RecordBatch) -> Any:

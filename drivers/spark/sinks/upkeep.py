@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import ColumnProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
-from .copies import COPY, copies_in, predicate
+from .copies import copies_in, mark
 from .delta import ATTEMPTS, LOG, NO_HOOKS, PAUSE_S, DeltaLake
 from .parquet import DATE, DELTAS, EVENT, NO_DICTIONARY, sync
 
@@ -91,17 +91,17 @@ class Upkeep:
         if not gone:
             return 0
         metrics = self._commit(lambda table: table.delete(f"{DATE} IN ({gone})", post_commithook_properties=NO_HOOKS))
-        return int(metrics.get("num_removed_files", 0))
+        return int((metrics or {}).get("num_removed_files", 0))
 
     def _join(self) -> int:
         joined = 0
         for target in TIERS:
             for day, files in self._files().items():
                 if sum(size < target for size, _ in files) >= MANY:
-                    joined += int(self._compact(day, target).get("numFilesRemoved", 0))
+                    joined += int((self._compact(day, target) or {}).get("numFilesRemoved", 0))
         return joined
 
-    def _compact(self, day: date, target: int) -> dict[str, Any]:
+    def _compact(self, day: date, target: int) -> dict[str, Any] | None:
         return self._commit(
             lambda table: table.optimize.compact(
                 partition_filters=[(DATE, "=", day.isoformat())],
@@ -122,31 +122,33 @@ class Upkeep:
             grown = rows >= self._rows(SORTED, day) * GROWN
             if not grown and time.monotonic() < self._marked_at.get(day, -inf) + MARK_EVERY_S:
                 continue
-            self._marked += self._mark(day)
-            self._marked_at[day] = time.monotonic()
-            if grown:
-                self._commit(partial(self._sort_one, day=day))
+            marked = self._mark(day)
+            self._marked += marked or 0
+            if marked is None or (grown and self._commit(partial(self._sort_one, day=day)) is None):
+                continue  # a writer of the same date is at it: the next time
             # A crash before this has it done once more. (An optimisation carries no transactions of its own.)
             self._commit(partial(self._note, names=(MARKED, SORTED) if grown else (MARKED,), day=day, rows=rows))
+            self._marked_at[day] = time.monotonic()
             done += grown
         return done
 
-    def _mark(self, day: date) -> int:
-        """Mark the copies in a date that is over, and return how many rows they are."""
+    def _mark(self, day: date) -> int | None:
+        """Mark the copies in a date that is over, and return how many rows they are; None when it gave way."""
         # Dated by another time than their own, copies of a message do not lie together.
-        copies = copies_in(self.lake.table(), day) if self.lake.dated_by == EVENT else {}
-        if not copies:
+        copies = copies_in(self.lake.table(), day) if self.lake.dated_by == EVENT else ()
+        if not len(copies):
             return 0
-        marked = f"array_sort(array_append(quality, '{COPY}'))"
         metrics = self._commit(
-            lambda table: table.update(
-                updates={"quality": marked},
-                predicate=predicate(day, copies),
+            partial(
+                mark,
+                day=day,
+                copies=copies,
+                max_spill_size=SPILL_BYTES,
                 writer_properties=WRITING,
                 post_commithook_properties=NO_HOOKS,
             )
         )
-        return int(metrics.get("num_updated_rows", 0))
+        return None if metrics is None else int(metrics["num_target_rows_updated"])
 
     def _rows(self, what: str, day: date) -> int:
         """How many rows a date had when this was done last; 0 when it never was."""
@@ -200,8 +202,8 @@ class Upkeep:
         table.cleanup_metadata()
         self._checkpoint = version
 
-    def _commit(self, step: Callable[[DeltaTable], dict[str, Any]]) -> dict[str, Any]:
-        """Do a step, again on the newest version when the writer was faster; give way when it always is."""
+    def _commit(self, step: Callable[[DeltaTable], dict[str, Any]]) -> dict[str, Any] | None:
+        """Do a step, again on the newest version when the writer was faster; give way, with None, when it always is."""
         for attempt in range(ATTEMPTS):
             before = self.lake.paths()
             try:
@@ -210,7 +212,7 @@ class Upkeep:
                 return result
             except CommitFailedError:
                 time.sleep(PAUSE_S * attempt)
-        return {}
+        return None
 
     def _last_days(self) -> dict[date, date]:
         """For each date the last day that its rows are of: a later one, where they were dated by another time once."""

@@ -6,48 +6,26 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
-from iotsphere.drivers.spark.sinks.delta import DeltaLake, mend, told_file
-from iotsphere.drivers.spark.sinks.parquet import DATE, writing
-from iotsphere.drivers.spark.sinks.upkeep import MANY, TIERS, Upkeep
+from iotsphere.drivers.spark.sinks.delta import DeltaLake, mend
+from iotsphere.drivers.spark.sinks.parquet import DATE
+from iotsphere.drivers.spark.sinks.upkeep import MANY, TIERS
 from tests.support.readings import SCHEMA, Plan, make, pieces
 
-from .lakes import content, data_files, query
-
-DAY = date(2026, 3, 1)
-SMALL = Plan(readings=600, devices=10, period_s=60).clean  # ten minutes
+from .lakes import DAY, SMALL, add, content, data_files, query, upkeep_of
 
 
 def batches(number: int, plan: Plan = SMALL) -> Iterator[pa.Table]:
     whole = Plan(readings=plan.readings * number, devices=plan.devices, period_s=plan.period_s).clean
     return (piece.rows for piece in pieces(whole, plan.readings))
-
-
-def add(lake: DeltaLake, rows: pa.Table, batch: int) -> None:
-    """What a worker and the driver do with a batch."""
-    dated = rows.append_column(DATE, rows["event_time"].cast(pa.timestamp("us")).cast(pa.date32()))
-    lake.provide(dated.schema)
-    told = [row for facts in writing(lake.folder, batch)(dated.to_batches()) for row in facts.to_pylist()]
-    while True:
-        try:
-            lake.commit([told_file(row) for row in told], [Transaction("app", batch)], lake.table())
-            return
-        except CommitFailedError:
-            continue
-
-
-def upkeep_of(lake: DeltaLake, keep_days: int = 0, vacuum_hours: int = 24) -> Upkeep:
-    """As a process that has just started has it."""
-    return Upkeep(lake, keep_days, vacuum_hours)
 
 
 def age(folder: Path, hours: float) -> None:
@@ -132,51 +110,6 @@ def test_a_day_that_is_over_is_sorted_by_device_once(lake: DeltaLake) -> None:
     add(lake, late.rows, 4)
     assert upkeep_of(lake).run(today=DAY + timedelta(days=9)) == {"sorted": 1}
     assert len(content(lake.folder)) == len(devices) + len(late.rows)
-
-
-def test_messages_that_were_sent_twice_are_marked_when_their_day_is_over(lake: DeltaLake) -> None:
-    plan = Plan(readings=3_000, devices=5, period_s=10, duplicate=0.05, metrics=("temperature", "battery"), seed=4)
-    fleet = make(plan)
-    size = -(-len(fleet.rows) // 3)
-    for number in range(3):
-        add(lake, fleet.rows.slice(number * size, size), number)
-    copies = """SELECT device_id, message_id, metric, "offset" FROM (SELECT *, row_number() OVER (
-            PARTITION BY device_id, message_id, metric, sample ORDER BY received_time, "partition", "offset") AS copy
-        FROM lake) WHERE copy > 1 ORDER BY ALL"""
-    expected = query(lake.folder, copies)
-    assert len(expected) > 100
-    before = content(lake.folder).drop_columns(["quality"])
-    assert upkeep_of(lake).run(today=DAY + timedelta(days=1)) == {}
-    counts = upkeep_of(lake).run(today=DAY + timedelta(days=2))
-    assert counts == {"sorted": 1, "marked": len(expected)}
-    marked = """SELECT device_id, message_id, metric, "offset" FROM lake WHERE list_contains(quality, 'duplicate') ORDER BY ALL"""
-    assert query(lake.folder, marked) == expected
-    assert content(lake.folder).drop_columns(["quality"]).equals(before)
-    several = query(lake.folder, "SELECT DISTINCT quality FROM lake WHERE len(quality) > 1")
-    assert all(list(words) == sorted(set(words)) for (words,) in several)
-    late = make(plan, start=plan.start)  # the same messages once more, at other places of the log
-    moved = late.rows.set_column(
-        late.rows.column_names.index("offset"), late.rows.schema.field("offset"), pc.add(late.rows["offset"], 1_000_000)
-    )
-    add(lake, moved, 3)
-    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {"sorted": 1, "marked": len(moved)}
-    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {}
-
-
-def test_a_copy_that_comes_days_later_is_marked_although_its_day_hardly_grew(lake: DeltaLake) -> None:
-    fleet = make(SMALL)
-    add(lake, fleet.rows, 0)
-    running = upkeep_of(lake)
-    assert running.run(today=DAY + timedelta(days=2)) == {"sorted": 1}
-    name = "offset"
-    far = pc.add(fleet.rows[name], 1_000_000)
-    again = fleet.rows.set_column(fleet.rows.column_names.index(name), fleet.rows.schema.field(name), far).slice(0, 3)
-    add(lake, again, 1)
-    assert running.run(today=DAY + timedelta(days=3)) == {}  # it looked a moment ago: not again at once
-    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {"marked": 3}
-    marked = query(lake.folder, """SELECT "offset" FROM lake WHERE list_contains(quality, 'duplicate') ORDER BY 1""")
-    assert [offset for (offset,) in marked] == sorted(again[name].to_pylist())
-    assert upkeep_of(lake).run(today=DAY + timedelta(days=3)) == {}
 
 
 def test_readings_that_are_too_old_are_removed_with_their_files(lake: DeltaLake) -> None:
