@@ -52,7 +52,8 @@ docs: setup
 run:
 	@.ci/venv run
 	@trap : INT; $(PY) -m iotsphere up --demo --data .iotsphere $(ARGS) || { \
-		echo "With make, options such as --data DIR go into ARGS: make run ARGS='--data DIR'" >&2; exit 1; }
+		code=$$?; [ $$code -ne 2 ] || \
+		echo "With make, options such as --data DIR go into ARGS: make run ARGS='--data DIR'" >&2; exit $$code; }
 
 up:
 	@deploy/secrets.sh

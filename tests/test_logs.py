@@ -11,7 +11,11 @@ from contextlib import suppress
 
 import pytest
 
+from iotsphere.logs import WENT_ON_TOLD
+
 from .support.gateway import ROOT
+
+AFTER_A_CRASH = ["facts_folded_again", "facts_folded_again", "presence_recovered"]
 
 SAY = """
 import logging, sys, structlog
@@ -19,6 +23,9 @@ from iotsphere import logs
 logs.configure("info", sys.argv[1])
 log = structlog.get_logger("iotsphere.mqtt")
 log.debug("too_quiet")
+log.info("facts_folded_again", reader="iotsphere/shadows", partition="iotsphere/shadow/1", count=6)
+log.info("facts_folded_again", reader="iotsphere/shadows", partition="iotsphere/shadow/2", count=1)
+log.info("presence_recovered", devices=3)
 log.info("connect_refused", address="127.0.0.1", code="\\x1b[2Jgone")
 logging.getLogger("iotsphere.sqlite").warning("%s is full\\nand \\x07rings", "disk")
 try:
@@ -44,7 +51,9 @@ def said(form: str, *, terminal: bool) -> list[str]:
 
 @pytest.mark.parametrize(("form", "terminal"), [("auto", True), ("text", False)])
 def test_a_person_reads_text(form: str, terminal: bool) -> None:
-    refused, full, failed, *trace = said(form, terminal=terminal)
+    lines = said(form, terminal=terminal)
+    start = next(number for number, line in enumerate(lines) if "connect_refused" in line)
+    refused, full, failed, *trace = lines[start:]
     assert refused.split() == [
         refused[:8], "[info", "]", "connect_refused", "[iotsphere.mqtt]", "address=127.0.0.1", "code=\\x1b[2Jgone",
     ]  # fmt: skip
@@ -54,9 +63,16 @@ def test_a_person_reads_text(form: str, terminal: bool) -> None:
     assert trace[-1] == "ValueError: \\x1b[31mred"
 
 
+def test_a_person_is_told_in_one_sentence_that_it_went_on_after_a_crash() -> None:
+    assert said("auto", terminal=True)[0] == WENT_ON_TOLD
+    assert "connect_refused" in said("auto", terminal=True)[1]
+    assert [line.split()[3] for line in said("text", terminal=True)[:3]] == AFTER_A_CRASH
+
+
 @pytest.mark.parametrize(("form", "terminal"), [("auto", False), ("json", True)])
 def test_a_program_reads_json(form: str, terminal: bool) -> None:
-    refused, full, failed = map(json.loads, said(form, terminal=terminal))
+    *went_on, refused, full, failed = map(json.loads, said(form, terminal=terminal))
+    assert [line["event"] for line in went_on] == AFTER_A_CRASH
     assert refused["event"] == "connect_refused"
     assert (refused["level"], refused["logger"], refused["code"]) == ("info", "iotsphere.mqtt", "\x1b[2Jgone")
     assert full["event"] == "disk is full\nand \x07rings"

@@ -12,11 +12,18 @@ import structlog
 
 Format = Literal["auto", "text", "json"]
 EVENT_WIDTH: Final = 28
+# What several parts tell, each of itself, after a run that was cut short or with a database from a copy.
+WENT_ON: Final = frozenset(("facts_folded_again", "presence_recovered"))
+WENT_ON_TOLD: Final = "Went on after a crash or from a copy: what was unsaved is read from the log."
 
 
 def configure(level: str, form: Format = "auto") -> None:
-    """Send structlog's and the standard library's records the same way. ``auto``: text where a person looks, else JSON."""
-    is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    """Send structlog's and the standard library's records the same way. ``auto``: text where a person looks, else JSON.
+
+    That person is told in a sentence that the gateway went on after a crash; `text` and `json` keep its lines.
+    """
+    is_watched = form == "auto" and sys.stderr.isatty()
+    is_text = form == "text" or is_watched
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -25,6 +32,7 @@ def configure(level: str, form: Format = "auto") -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            *((_Sentence(),) if is_watched else ()),
             *shared,
             structlog.processors.format_exc_info,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
@@ -45,6 +53,21 @@ def configure(level: str, form: Format = "auto") -> None:
     root.setLevel(level.upper())
     for noisy in ("websockets", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+class _Sentence:
+    """Says the lines of `WENT_ON` once, as one sentence."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def __call__(self, _: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if event["event"] not in WENT_ON:
+            return event
+        if not self._is_said:
+            self._is_said = True
+            print(WENT_ON_TOLD, file=sys.stderr, flush=True)
+        raise structlog.DropEvent
 
 
 def _json() -> list[structlog.typing.Processor]:
