@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .entities.errors import RequestInvalid
+from .entities.errors import JobFailed, RequestInvalid
 from .use_cases.ports.log_ranges import LogRanges
 
 try:
@@ -51,11 +51,18 @@ class IotSphereSource(LogSource):
 def session(name: str = "iotsphere", master: str = "local[*]", **settings: str) -> SparkSession:
     """A Spark session that suits telemetry (UTC, Java found by itself) and knows the source ``iotsphere``.
 
-    ``settings``: Spark's own, with ``_`` for ``.``; raises RequestInvalid without a Java that Spark can use.
+    ``settings``: Spark's own, with ``_`` for ``.``. What Spark's processes print is in ``~/.cache/iotsphere/session.log``,
+    so that a notebook shows results only. Raises RequestInvalid without a Java that Spark can use, and JobFailed when it
+    does not start.
     """
-    from .drivers.spark.session import open_session  # noqa: PLC0415  a worker needs none of it
+    from .drivers.spark.java import CACHE  # noqa: PLC0415  a worker needs none of it
+    from .drivers.spark.session import open_session  # noqa: PLC0415  as above
 
-    spark = open_session(name, master, {key.replace("_", "."): value for key, value in settings.items()})
+    said = CACHE / "session.log"
+    try:
+        spark = open_session(name, master, {key.replace("_", "."): value for key, value in settings.items()}, said=said)
+    except JobFailed as error:
+        raise JobFailed(f"{error.message}; what it said is in {said}") from error
     spark.dataSource.register(IotSphereSource)
     return spark
 

@@ -28,6 +28,23 @@ print(json.dumps({"sum": values.sum(), "java": os.environ["JAVA_HOME"], "version
 spark.stop()
 """
 
+# As in a script or a notebook: first a session that cannot start, then one that reads.
+QUIET = """
+import sys
+from pathlib import Path
+import iotsphere.spark
+from iotsphere.entities.errors import JobFailed
+
+try:
+    iotsphere.spark.session(spark_driver_memory="1b")
+except JobFailed as error:
+    print(error.message)
+    print("heap" in Path(error.message.rsplit(" ", 1)[1]).read_text())
+spark = iotsphere.spark.session()
+print(iotsphere.spark.telemetry(spark, log=sys.argv[1]).count())
+spark.stop()
+"""
+
 
 def a_java(folder: Path, said: str, code: int = 0) -> Path:
     """A JAVA_HOME whose java says something."""
@@ -85,3 +102,20 @@ def test_a_machine_without_java_runs_a_job(tmp_path: Path) -> None:
     assert told["sum"] == sum(range(100))
     assert told["java"] == str(tmp_path / "work" / "java")
     assert told["version"].startswith("21.")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_session_of_the_api_prints_nothing_and_says_where_spark_told_why_it_does_not_start(tmp_path: Path) -> None:
+    log = fill_sqlite(tmp_path, 100)
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, log], env=environment, capture_output=True, text=True, timeout=550, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said = tmp_path / ".cache" / "iotsphere" / "session.log"
+    failed, reason, count = done.stdout.splitlines()
+    assert failed.startswith("Spark did not start: ")
+    assert failed.endswith(f"; what it said is in {said}")
+    assert (reason, count) == ("True", "100")
+    assert "incubator modules" in said.read_text(encoding="utf-8")
