@@ -45,8 +45,8 @@ class SqliteRanges:
         """Open the file. Raises LogUnavailable."""
         if not self._path.exists():
             raise LogUnavailable(
-                f"there is no log at {self._path}: start its gateway first, or name its data folder with --data DIR or "
-                "IOTSPHERE_DATA"
+                f"there is no log at {self._path}: start its gateway first, or name its data folder DIR, in Python as "
+                "log='sqlite:DIR', on the command line with --data DIR or IOTSPHERE_DATA"
             )
         try:
             self._connection = open_reader(self._path)

@@ -39,8 +39,12 @@ class TestSqliteRanges(LogRangesContract):
 
 
 def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogUnavailable, match="there is no log at"):
+    with pytest.raises(LogUnavailable) as caught:
         SqliteRanges(tmp_path).__enter__()
+    assert caught.value.message == (
+        f"there is no log at {tmp_path / 'log.db'}: start its gateway first, or name its data folder DIR, in Python as "
+        "log='sqlite:DIR', on the command line with --data DIR or IOTSPHERE_DATA"
+    )
 
 
 async def test_a_log_that_nobody_writes_is_read(tmp_path: Path, clock: ManualClock) -> None:
