@@ -231,7 +231,7 @@ def _report(case: Case, connection: duckdb.DuckDBPyConnection) -> Parity:
     case.work(lambda frame, number: case.job.write(frame, run, number))
     kept = case.spark.read.schema(SPARK_SCHEMA).parquet(str(case.files))
     if case.following:
-        assert report.WINDOWED.tick(case.run(every_s="0")) == {"pages": 1}
+        assert report.WINDOWED.tick(case.run(every_s="0"))["pages"] == 1
         kept = kept_in(run.output, 0.0).readings(case.spark)
     assert (run.output / report.FILE).stat().st_size > 10_000
     facts = gather(kept, case.spark.createDataFrame([], anomaly.RAW), quality.limits_of(case.run().options))

@@ -31,8 +31,8 @@ NO_RANGES: Final[Ranges] = MappingProxyType({})
 class Limits(NamedTuple):
     """From where on something is a finding.
 
-    ``gap``: times its own usual step for which a metric is silent. ``skew_ms``: how wrong a clock is, or how long
-    messages wait in a device.
+    ``gap``: times its own usual step for which a metric is silent, and ``gap_s``: seconds that this lasts at least.
+    ``skew_ms``: how wrong a clock is, or how long messages wait in a device.
     ``drift_ppm``: how fast it goes wrong. ``settle_s``: how long after a device's first reading a metric is new.
     ``ranges``: by metric; what a unit makes impossible is out of range in any case.
     """
@@ -42,13 +42,16 @@ class Limits(NamedTuple):
     drift_ppm: float = 100.0
     settle_s: int = 86_400
     ranges: Ranges = NO_RANGES
+    gap_s: float = 1.0
 
 
 USUAL: Final = Limits()
 
 
-def gaps(readings: DataFrame, factor: float = USUAL.gap) -> DataFrame:
+def gaps(readings: DataFrame, factor: float = USUAL.gap, least_s: float = USUAL.gap_s) -> DataFrame:
     """Spells in which a metric of a device was silent for more than ``factor`` times the median of its own steps.
+
+    Shorter ones than ``least_s`` seconds are none: who sends as fast as it can has no step of its own.
 
     Columns: the series, ``cadence_s``, ``start`` and ``end`` (the readings around it), ``missed`` (how many readings
     would have been due). Times of clocks that are not believed say nothing and are left out.
@@ -67,7 +70,7 @@ def gaps(readings: DataFrame, factor: float = USUAL.gap) -> DataFrame:
         .where("start IS NOT NULL AND start < end")
         .withColumn("step_s", (F.unix_micros("end") - F.unix_micros("start")) / 1e6)
         .withColumn("cadence_s", F.median("step_s").over(of_series))
-        .where(F.col("step_s") > F.col("cadence_s") * factor)
+        .where((F.col("step_s") > F.col("cadence_s") * factor) & (F.col("step_s") >= least_s))
         .withColumn("missed", (F.round(F.col("step_s") / F.col("cadence_s")) - 1).cast("long"))
         .select(*SERIES, "cadence_s", "start", "end", "missed")
     )
@@ -203,9 +206,11 @@ def findings(readings: DataFrame, limits: Limits = USUAL) -> DataFrame:
     ``value`` (what the kind is measured in) and ``detail`` in words. The readings are read several times: persist them.
     """
     span = (F.unix_micros("end") - F.unix_micros("start")) / 1e6
+    cadence = F.col("cadence_s")
+    fine, coarse = (F.format_string(f"usually every %.{digits}f s", cadence) for digits in (3, 1))
     parts = (
-        _found(gaps(readings, limits.gap), "gap", at="start", until="end", count="missed", value=span,
-               detail=F.format_string("usually every %.1f s", F.col("cadence_s"))),
+        _found(gaps(readings, limits.gap, limits.gap_s), "gap", at="start", until="end", count="missed", value=span,
+               detail=F.when(cadence < 1, fine).otherwise(coarse)),
         _found(holes(readings), "hole", count="count",
                detail=F.format_string("partition %d, offsets %d to %d", "partition", "first", "last")),
         _found_of_senders(senders(readings), limits),

@@ -37,6 +37,7 @@ class Kept:
         self._days = days
         self._upkeep = Upkeep(self._lake, keep_days=int(days) + 2 if days else 0, vacuum_hours=2)
         self._looked = 0.0
+        self._found: Counts = {}
         self._tidied = False
 
     def add(self, readings: DataFrame, run: Run, batch: int, unread: Unread | None = None) -> Counts:
@@ -55,6 +56,12 @@ class Kept:
             return False
         self._looked = time.monotonic()
         return True
+
+    def changed(self, found: Counts) -> Counts:
+        """By how much what a look found is more than what the look before it found: summed up, that is the last look."""
+        change = {name: found.get(name, 0) - self._found.get(name, 0) for name in {**self._found, **found}}
+        self._found = found
+        return change
 
     def readings(self, spark: SparkSession) -> DataFrame:
         """The readings of the last days, as they were when this was called; none, where all have gone."""
@@ -103,5 +110,4 @@ class Windowed(NamedTuple):
         spark = SparkSession.getActiveSession()
         if spark is None or not kept.is_due(run.options["every_s"]):
             return {}
-        self.look(kept.readings(spark), run)
-        return {self.name: 1}
+        return {**kept.changed(self.look(kept.readings(spark), run)), self.name: 1}

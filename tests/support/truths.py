@@ -49,7 +49,8 @@ usual AS (SELECT device_id, metric, median(epoch_us(until) - epoch_us(since)) AS
         WHERE since < until GROUP BY ALL),
 gaps AS (SELECT device_id, metric, epoch_us(since) AS "at", round((epoch_us(until) - epoch_us(since)) / step) - 1 AS count,
         (epoch_us(until) - epoch_us(since)) / 1e6 AS value
-        FROM steps JOIN usual USING (device_id, metric) WHERE epoch_us(until) - epoch_us(since) > 3 * step),
+        FROM steps JOIN usual USING (device_id, metric)
+        WHERE epoch_us(until) - epoch_us(since) > 3 * step AND epoch_us(until) - epoch_us(since) >= 1e6),
 messages AS (SELECT device_id, message_id, count(DISTINCT ("partition", "offset")) AS times, min(received_time) AS "at",
         max(skew_ms) AS skew_ms, bool_or(list_contains(quality, 'late')) AS late,
         bool_or(list_contains(quality, 'clock_untrusted')) AS wild FROM readings GROUP BY ALL),

@@ -124,9 +124,9 @@ class Job:
     ``maintain`` is what ``--maintain`` runs, beside a running job. ``state_options``: the options that a checkpoint
     depends on. ``rewind_s``: how far a stateful job goes back where a checkpoint of another form is migrated: as long as
     anything stays open. ``whole_from(options, time)``: from when on (ms) it is to read for whole rows of a time.
-    ``publishes``: it announces results, so it needs a gateway; ``alarms``: in a stream only, beside documents.
-    ``output``: the default place of the results in the data folder. ``page``: the file in it that one opens. ``documents``: the collection of those that
-    it keeps.
+    ``publishes``: it announces results, so it needs a gateway; ``alarms``: in a stream only, beside documents. ``topic``:
+    below ``devices/batch``, where. ``output``: the default place of the results in the data folder. ``page``: the file in
+    it that one opens. ``documents``: the collection of those that it keeps.
     """
 
     name: str
@@ -144,6 +144,7 @@ class Job:
     whole_from: Callable[[Options, int], int] | None = None
     publishes: bool = False
     alarms: bool = False
+    topic: str = ""
     output: str = ""
     page: str = ""
     documents: str = ""

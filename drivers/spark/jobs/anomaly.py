@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.detector import Detector, DetectorRule, Verdict
 from ....entities.errors import RequestInvalid
-from ..alerts import COLLECTION, MET, left_open, tell
+from ..alerts import COLLECTION, MET, TOPIC, left_open, tell
 from ..folds import BUCKET, Moment, bucket, folded, timed
 from ..memories import Memories
 from ..schema import schemas, table_of
@@ -159,5 +159,6 @@ JOB: Final = Job(
     rules=rule_of,
     documents=COLLECTION,
     alarms=True,
+    topic=TOPIC,
     state_options=("window",),
 )

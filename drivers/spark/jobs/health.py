@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from ....entities.analytics.health import Health, HealthRule
 from ....entities.errors import RequestInvalid
-from ..alerts import CLEARED, MET, RAISED, left_open, tell
+from ..alerts import CLEARED, MET, RAISED, TOPIC, left_open, tell
 from ..folds import BUCKET, Moment, bucket, folded, timed, with_frontier
 from ..memories import Memories
 from ..schema import schemas, table_of
@@ -219,5 +219,6 @@ JOB: Final = Job(
     rewind_s=30 * 86_400,
     documents=COLLECTION,
     alarms=True,
+    topic=TOPIC,
     rules=rule_of,
 )

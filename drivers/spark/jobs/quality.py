@@ -25,6 +25,7 @@ MAX_ROWS: Final = 100_000
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 OPTIONS: Final = (
     Option("gap", USUAL.gap, "a metric is silent when nothing comes for so many times its usual step"),
+    Option("gap_s", USUAL.gap_s, "a silence of fewer seconds is none, however fast a metric usually comes"),
     Option("skew_ms", USUAL.skew_ms, "a clock that is wrong by more than so many ms is a finding"),
     Option("drift_ppm", USUAL.drift_ppm, "a clock that goes wrong by more than so many ppm is a finding"),
     Option("settle_s", USUAL.settle_s, "a metric first sent so many seconds after its device's first is new"),
@@ -41,7 +42,8 @@ def transform(readings: DataFrame, run: Run | None = None) -> DataFrame:  # noqa
 
 def limits_of(given: Options) -> Limits:
     """The limits that the options say. Raises RequestInvalid for ranges that are none."""
-    return Limits(given["gap"], given["skew_ms"], given["drift_ppm"], given["settle_s"], ranges_of(given["ranges"]))
+    ranges = ranges_of(given["ranges"])
+    return Limits(given["gap"], given["skew_ms"], given["drift_ppm"], given["settle_s"], ranges, given["gap_s"])
 
 
 def ranges_of(text: str) -> Ranges:
@@ -90,7 +92,7 @@ def judged(readings: DataFrame, limits: Limits, most: int = MAX_ROWS) -> tuple[p
 def _judge(readings: DataFrame, run: Run) -> Counts:
     found, counts = judged(readings, limits_of(run.options))
     save(found, run.output)
-    return counts
+    return {"findings": sum(counts.values()) - counts.get("left_out", 0), **counts}
 
 
 def save(found: pa.Table, folder: Path) -> None:

@@ -12,6 +12,7 @@ from . import Announcement, Counts, Job, Option, Run
 
 OPTIONS: Final = (Option("metrics", 20, "metrics that a summary names, those with the most readings first"),)
 ALL: Final = 1
+TOPIC: Final = "status"
 
 
 def transform(readings: DataFrame, run: Run) -> DataFrame:  # noqa: ARG001  the options only choose what is told
@@ -65,7 +66,7 @@ def _summaries(rows: list[Row], run: Run, batch: int) -> Iterator[Announcement]:
                 for row in metrics[: int(run.options["metrics"])]
             ],
         }
-        yield Announcement(run.part(domain, batch), "status", domain, payload)
+        yield Announcement(run.part(domain, batch), TOPIC, domain, payload)
 
 
 JOB: Final = Job(
@@ -74,5 +75,6 @@ JOB: Final = Job(
     transform=transform,
     write=write,
     publishes=True,
+    topic=TOPIC,
     options=OPTIONS,
 )

@@ -166,7 +166,7 @@ def test_values_out_of_range_by_metric_and_by_unit(rows: DataFrame, fleet: Fleet
     assert findings.out_of_range(rows).count() == 0
 
 
-def readings(spark: SparkSession, *given: tuple[str, int, Any, str | None]) -> DataFrame:
+def readings(spark: SparkSession, *given: tuple[str, float, Any, str | None]) -> DataFrame:
     """Readings of one device: metric, minute, value, unit."""
     made: list[tuple[Any, ...]] = []
     for offset, (metric, minute, value, unit) in enumerate(given):
@@ -175,6 +175,18 @@ def readings(spark: SparkSession, *given: tuple[str, int, Any, str | None]) -> D
         at = NOON + timedelta(minutes=minute)
         made.append(("d", "dev", metric, number, text, truth, unit, at, at, 0, [], f"m{offset}", 0, offset, 0))
     return spark.createDataFrame(made, SPARK_SCHEMA)
+
+
+def test_who_sends_as_fast_as_it_can_has_no_gap_of_less_than_a_second(spark: SparkSession) -> None:
+    """A step of 60 ms; then 300 ms, and 5.46 s, of silence."""
+    seconds = (0, 0.06, 0.12, 0.18, 0.48, 0.54, 6.0)
+    rows = readings(spark, *(("t", second / 60, 1, None) for second in seconds))
+    assert [
+        round(row["step"], 2) for row in findings.gaps(rows).selectExpr("double(end) - double(start) AS step").collect()
+    ] == [5.46]
+    (one,) = findings.findings(rows).where("kind = 'gap'").collect()
+    assert (one["detail"], one["count"]) == ("usually every 0.060 s", 90)
+    assert findings.gaps(rows, least_s=0.1).count() == 2
 
 
 def test_a_metric_that_changes_its_type_or_unit_and_one_that_is_new(spark: SparkSession) -> None:
@@ -202,8 +214,9 @@ def test_all_planted_faults_are_in_the_findings_and_nothing_else(
     run = quality_run(tmp_path, ranges="temperature=-40..85", skew_ms=5_000.0)
     counts = JOB.write(JOB.transform(rows, run), run, 0)
     found = pq.read_table(tmp_path / "findings.parquet")
-    assert counts == Counter(found["kind"].to_pylist())
-    assert counts.keys() == {"gap", "hole", "duplicate", "late", "clock_untrusted", "clock_drift", "out_of_range"}
+    kinds = Counter(found["kind"].to_pylist())
+    assert counts == {"findings": kinds.total(), **kinds}
+    assert kinds.keys() == {"gap", "hole", "duplicate", "late", "clock_untrusted", "clock_drift", "out_of_range"}
     sums: Counter[str] = Counter()
     for kind, count in zip(found["kind"].to_pylist(), found["count"].to_pylist(), strict=True):
         sums[kind] += count

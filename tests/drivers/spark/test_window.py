@@ -85,6 +85,7 @@ def test_what_came_in_the_window_stays_however_old_it_was(spark: SparkSession, t
     for number in range(2):  # the second finds what the upkeep of the first left
         counts = quality.JOB.write(quality.JOB.transform(given, run), run, number)
         assert (counts["rows"], counts["known"], counts["looks"]) == ((3, 0, 1), (0, 3, 1))[number]
+        assert (counts["findings"], counts["late"]) == ((1, 1), (0, 0))[number], "summed up, what the last look found"
     assert on_disk(tmp_path) == offsets(Kept(tmp_path, DAYS).readings(spark)) == [1, 2, 3]
     assert [(row["kind"], row["device_id"], row["count"]) for row in found_in(tmp_path)] == [("late", "dev2", 1)]
     assert len(found_in(tmp_path)) == findings(given).count()
