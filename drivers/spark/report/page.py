@@ -29,6 +29,12 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "unit_change": ("A metric changed its unit", ""),
     "new_metric": ("A metric that is new", ""),
 }
+# Units (UCUM) as they are usually written: the names that the console has.
+UNITS: Final = {"Cel": "°C", "[degF]": "°F"}
+REFUSED: Final = (
+    "<p>Messages that the gateway refused are not in the log, and not counted here: "
+    "<code>iotsphere dead-letters list</code> shows them.</p>\n"
+)
 ALERTS: Final = {"level": "out of its usual range", "jump": "jumped", "stuck": "stands still"}
 
 
@@ -50,8 +56,8 @@ def _body(facts: Facts | None, made_at: datetime, title: str) -> Iterable[str]:
         return
     yield f"<header><h1>{escape(title)}</h1><p>{_time(facts.since)} to {_time(facts.until)}, UTC</p></header>\n"
     yield _tiles(facts)
-    yield '<h2>Readings over time</h2>\n<figure class="card" style="margin:0">'
-    yield f"{figures.flow(facts)}</figure>\n"
+    yield f"<h2>Readings over time</h2>\n<p>Each bar is {span(facts.step_s)}.</p>\n"
+    yield f'<figure class="card broad" tabindex="0">{figures.flow(facts)}</figure>\n'
     yield _alerts(facts)
     yield '<div class="pair"><section><h2>Most talkative devices</h2>\n'
     yield _table(("Device", "Readings", "Share", "Over time"), map(_noisy(facts), facts.noisy), numbers=(1, 2))
@@ -101,12 +107,12 @@ def _alerts(facts: Facts) -> str:
 
 def _metrics(facts: Facts) -> str:
     cards = "".join(
-        f'<figure class="card" style="margin:0"><h3>{escape(str(row["metric"]))} '
-        f"<small>{escape(str(row['unit'] or ''))} · {row['devices']:,} device{'s' * (row['devices'] != 1)}</small></h3>"
+        f'<figure class="card"><h3>{escape(str(row["metric"]))} '
+        f"<small>{_unit(row['unit'])} · {row['devices']:,} device{'s' * (row['devices'] != 1)}</small></h3>"
         f"{figures.metric(row, facts)}</figure>"
         for row in facts.metrics
     )
-    about = "<p>Median over the fleet; the band holds nine of ten values.</p>"
+    about = f"<p>Median over the fleet in each {span(facts.step_s)}; the band holds nine of ten values.</p>"
     return f'<h2>Metrics</h2>\n{about}<div class="metrics">{cards}</div>\n' if cards else ""
 
 
@@ -131,7 +137,7 @@ def _quality(facts: Facts) -> str:
         )
         for row in facts.examples
     )
-    head = "<h2>Quality</h2>\n"
+    head = f"<h2>Quality</h2>\n{REFUSED}"
     if not facts.found:
         return f'{head}<div class="card"><p class="nothing">Nothing is wrong with these readings.</p></div>\n'
     summary = _table(("Kind", "Findings", "Readings or messages", "Devices"), kinds, numbers=(1, 2, 3))
@@ -182,6 +188,10 @@ def _table(
 def _name(device: str, domain: str, facts: Facts) -> str:
     text = device if facts.totals["domains"] == 1 else f"{domain}/{device}"
     return f'<span class="name">{escape(text)}</span>'
+
+
+def _unit(code: str | None) -> str:
+    return escape(UNITS.get(code, code)) if code else ""
 
 
 def _value(value: float | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -12,14 +14,14 @@ from typing import Any
 
 import duckdb
 import pytest
-from playwright.async_api import async_playwright
+from playwright.async_api import Page, async_playwright
 from pyspark.sql import SparkSession
 
 from iotsphere.drivers.spark.jobs import Run
 from iotsphere.drivers.spark.jobs.report import JOB
 from iotsphere.drivers.spark.report.facts import STEPS_S, Facts, alerts_of, step_of
 from iotsphere.drivers.spark.report.figures import flow, metric, short, sparkline, told_time
-from iotsphere.drivers.spark.report.page import page, span
+from iotsphere.drivers.spark.report.page import UNITS, page, span
 from tests.support.readings import Plan, make
 
 from .lakes import frame
@@ -126,13 +128,31 @@ def test_figures_say_what_the_facts_say() -> None:
         "61.5",
         "1,234",
         "The newest; 1,233 more are open.",
+        "Each bar is 15 min.",
+        "Median over the fleet in each 15 min; the band holds nine of ten values.",
     ):
         assert told in words, told
     assert "No reading was received in this range." in Elements(page(None, SINCE)).words
     calm = replace(facts(), alerts=(), open_alerts=0, found=(), examples=())
-    assert {"No metric left its usual range.", "Nothing is wrong with these readings."} <= set(
-        Elements(page(calm, SINCE)).words
-    )
+    quiet = Elements(page(calm, SINCE)).words
+    assert {"No metric left its usual range.", "Nothing is wrong with these readings."} <= set(quiet)
+    for found in (words, quiet):
+        where = found.index("iotsphere dead-letters list")
+        assert found[where - 1] == "Messages that the gateway refused are not in the log, and not counted here:"
+
+
+def test_units_have_the_names_that_the_console_gives_them() -> None:
+    source = (Path(__file__).parents[3] / "gateways/http/console/core/format.js").read_text(encoding="utf-8")
+    table = re.search(r"const UNITS = \{(.*?)\};", source, re.DOTALL)
+    assert table is not None
+    names = re.findall(r'"?([^\s",:]+)"?: "([^"]+)"', table[1])
+    assert dict(names) == UNITS == {"Cel": "°C", "[degF]": "°F"}
+    for unit, told in (("Cel", "°C"), ("hPa", "hPa"), (None, "")):
+        (row,) = facts().metrics
+        assert (
+            f"{told} · 2 devices".strip()
+            in Elements(page(replace(facts(), metrics=[{**row, "unit": unit}]), SINCE)).words
+        )
 
 
 def test_a_value_beyond_all_reason_spoils_no_picture() -> None:
@@ -197,20 +217,47 @@ def test_a_report_of_readings_says_what_duckdb_counts(spark: SparkSession, tmp_p
     )
 
 
-async def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Path) -> None:
-    path = tmp_path / "index.html"
-    path.write_text(page(facts(HOSTILE), SINCE), encoding="utf-8")
-    told: list[str] = []
+@asynccontextmanager
+async def opened(url: str, told: list[str]) -> AsyncIterator[Page]:
+    """A page in a browser as wide as a phone. ``told``: takes what it says and asks for."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=list(CHROMIUM), timeout=120_000
         )
-        tab = await browser.new_page(viewport={"width": 400, "height": 800})
+        tab = await browser.new_page(viewport={"width": 390, "height": 800})
         tab.set_default_timeout(120_000)
         tab.on("console", lambda message: told.append(message.text))
         tab.on("request", lambda request: told.append(request.url))
-        await tab.goto(path.as_uri())
-        assert told == [path.as_uri()]
-        assert await tab.evaluate("document.documentElement.scrollWidth") <= 400
-        assert await tab.locator("svg[role=img]").count() == 4
+        await tab.goto(url)
+        yield tab
         await browser.close()
+
+
+async def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Path) -> None:
+    path, told = tmp_path / "index.html", list[str]()
+    path.write_text(page(facts(HOSTILE), SINCE), encoding="utf-8")
+    async with opened(path.as_uri(), told) as tab:
+        assert told == [path.as_uri()]
+        assert await tab.evaluate("document.documentElement.scrollWidth") <= 390
+        assert await tab.locator("svg[role=img]").count() == 4
+
+
+async def test_what_stands_in_pictures_can_be_read_on_a_phone_and_names_are_in_one_line(tmp_path: Path) -> None:
+    shown = replace(facts("weather-seattle-1"), silent=[device("weather-seattle-1")] * 2)
+    letters = """texts => texts.map((text) => text.getScreenCTM().a * parseFloat(getComputedStyle(text).fontSize))"""
+    path = tmp_path / "index.html"
+    path.write_text(page(shown, SINCE), encoding="utf-8")
+    async with opened(path.as_uri(), []) as tab:
+        heights = await tab.locator("svg text").evaluate_all(letters)
+        assert len(heights) > 10
+        assert min(heights) >= 10
+        for width in (390, 768, 1200):
+            await tab.set_viewport_size({"width": width, "height": 800})
+            names = await tab.locator("td .name", has_text="weather-seattle-1").evaluate_all(
+                "names => names.map((name) => name.offsetHeight / parseFloat(getComputedStyle(name).lineHeight))"
+            )
+            assert len(names) >= 5
+            assert max(names) < 1.5, width
+        tables = tab.locator(".pair .scroll")
+        assert await tables.count() == 2
+        assert await tables.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")

@@ -69,6 +69,6 @@ export const words = (code) => {
   return text.charAt(0).toUpperCase() + text.slice(1);
 };
 
-const UNITS = { Cel: "°C", "[degF]": "°F", "%": "%", hPa: "hPa" };
+const UNITS = { Cel: "°C", "[degF]": "°F" };
 /** A unit (UCUM) as it is usually written. */
 export const unit = (code) => (Object.hasOwn(UNITS, code) ? UNITS[code] : code);
