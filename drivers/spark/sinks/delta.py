@@ -31,13 +31,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ....entities.errors import DatabaseUnavailable, RequestInvalid
 from ..unread import Unread
+from .opening import PLACE, opened
 from .parquet import DATE, EVENT, FACTS, Written, dated, sync, writing
 
 ATTEMPTS: Final = 12
 PAUSE_S: Final = 0.2
 MARK: Final = "place:"
 LOG: Final = "_delta_log"
-PLACE: Final = ("domain", "partition", "offset", "message_id", "metric", "sample")
 CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
@@ -68,18 +68,23 @@ class DeltaLake:
         return any(next(log.glob(kind), None) for kind in ("*.json", "*.checkpoint*.parquet"))
 
     def table(self) -> DeltaTable:
-        """The newest version of the table. Raises RequestInvalid when there is none, or when it cannot be read."""
+        """The newest version of the table. Raises RequestInvalid for none, one that cannot be read, and another tool's."""
         try:
             if self._table is not None and self.exists:
                 self._table.update_incremental()
                 return self._table
             if not self.exists:
                 raise RequestInvalid(f"{self.folder} holds no lake: fill it with iotsphere spark lake")
-            self._table = DeltaTable(str(self.folder))
+            self._table = opened(self.folder)
         except DeltaError as error:
             self._table = None
             raise RequestInvalid(f"{self.folder} cannot be read as a Delta table: {error}") from error
         return self._table
+
+    def look(self) -> None:
+        """Raise RequestInvalid where the folder holds a table already, and not one that rows can be added to."""
+        if self.exists:
+            self.table()
 
     def append(self, rows: DataFrame, application: str, batch: int, unread: Unread | None = None) -> dict[str, int]:
         """Write rows with the readings' columns and ``date``, durably, those only that the table does not hold yet.

@@ -38,6 +38,7 @@ def check(plan: Plan, asked: Asked, outlets: Outlets) -> int | None:
     from ..drivers.spark.checkpoints import free, generation
     from ..drivers.spark.places import offsets
     from ..drivers.spark.progress import distance
+    from ..drivers.spark.sinks.delta import DeltaLake
     from ..drivers.spark.sinks.documents import look
     from ..drivers.spark.source import borders, read_options
     from ..spark import open_ranges
@@ -61,6 +62,8 @@ def check(plan: Plan, asked: Asked, outlets: Outlets) -> int | None:
         look(outlets.database)
     if plan.job.output:
         writable(outlets.output, "--output")
+    if plan.job.maintain is not None:  # what it keeps there is a table
+        DeltaLake(outlets.output).look()
     if plan.checkpoint is not None:
         writable(plan.checkpoint, "--checkpoint")
         free(plan.checkpoint)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from iotsphere.drivers.spark.jobs.lake import JOB, distinct, lake_in, marked, transform, write, write_unread
 from iotsphere.drivers.spark.schema import ARROW_SCHEMA
 from iotsphere.drivers.spark.sinks.delta import DeltaLake
+from iotsphere.drivers.spark.sinks.upkeep import Upkeep
 from iotsphere.drivers.spark.splits import Losses
 from iotsphere.drivers.spark.unread import Unread, reading
 from iotsphere.entities.errors import RequestInvalid
@@ -129,6 +130,26 @@ def test_a_column_of_another_type_is_refused_with_what_to_do(spark: SparkSession
     ):
         write(rows.withColumn("sample", F.col("sample").cast("long")), run_to(tmp_path / "lake"), 1)
     assert len(content(tmp_path / "lake")) == len(FLEET.rows)
+
+
+FOREIGN = {
+    "partitioned by nothing, not by date": (pa.table({"a": [1, 2], "b": ["x", "y"]}), []),
+    "partitioned by a, not by date": (pa.table({"a": [1, 2], "date": [date(2026, 1, 1)] * 2}), ["a"]),
+    "its column date holds no dates": (pa.table({"device_id": ["x"], "date": ["2026-01-01"]}), ["date"]),
+    "it has no column domain": (pa.table({"device_id": ["x"], "date": [date(2026, 1, 1)]}), ["date"]),
+}
+
+
+@pytest.mark.parametrize("why", FOREIGN)
+def test_a_table_of_another_tool_is_refused_and_left_as_it_is(tmp_path: Path, why: str) -> None:
+    rows, by = FOREIGN[why]
+    write_deltalake(str(tmp_path / "other"), rows, partition_by=by)
+    before, lake = set((tmp_path / "other").rglob("*")), DeltaLake(tmp_path / "other")
+    told = rf"other holds a Delta table of another tool \(.*{why}\): name another folder with --output"
+    for step in (lake.look, lambda: lake.provide(SCHEMA), Upkeep(lake).run):
+        with pytest.raises(RequestInvalid, match=told):
+            step()
+    assert set((tmp_path / "other").rglob("*")) == before
 
 
 def test_a_commit_torn_by_a_power_cut_is_put_aside(spark: SparkSession, tmp_path: Path) -> None:
