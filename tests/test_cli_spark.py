@@ -120,24 +120,28 @@ def test_progress_is_one_line() -> None:
     progress = Progress()
     assert line_of(progress, 1) == "waiting for messages"
     progress.busy = True
-    assert line_of(progress, 12.4) == "the first batch is under way, 12 s"
+    assert line_of(progress, 12.4) == "first batch: under way, 12 s"
     progress.range = 1_891
+    assert line_of(progress, 20) == "first batch: reading 1,891 messages, 20 s"
+    progress.busy = False
     assert line_of(progress, 20) == "reading 1,891 messages, 20 s"
     progress.step, progress.tasks = 3, (20, 28)
     assert line_of(progress, 45) == "reading 1,891 messages, step 3, 20 of 28 tasks, 45 s"
-    progress.rows, progress.rate = 4_000, 123.4
-    assert line_of(progress, 46) == (
-        "reading 1,891 messages, 4,000 rows read, 123 rows a second, step 3, 20 of 28 tasks, 46 s"
-    )
+    progress.rows = 4_000
+    whole = "reading 1,891 messages, step 3, 20 of 28 tasks, 46 s, 4,000 rows read"
+    assert line_of(progress, 46) == line_of(progress, 46, len(whole)) == whole
+    assert line_of(progress, 46, len(whole) - 1) == "reading 1,891 messages, step 3, 20 of 28 tasks, 46 s"
+    assert line_of(progress, 46, 1) == "reading 1,891 messages"
 
 
 def test_progress_of_a_stream_is_one_line_too() -> None:
     progress = Progress()
     source = {"startOffset": '{"a":[1,0]}', "endOffset": '{"a":[1,1500]}', "latestOffset": '{"a":[1,2000]}'}
     progress.batch({"sources": [source], "numInputRows": 3000, "durationMs": {"triggerExecution": 2000}})
-    assert line_of(progress, 60) == "batch 1  1,500 messages  3,000 rows  1,500 rows a second  500 waiting"
+    assert line_of(progress, 60) == "batch 1, 500 waiting, in all 1,500 messages, 750 messages a second, 3,000 rows"
     progress.batch({"sources": [source], "numInputRows": 0, "durationMs": {"triggerExecution": 1000}})
-    assert (progress.rate, progress.pace) == (1_500, 1_000), "rows of the last batch that had some; messages of all"
+    assert line_of(progress, 60, 60) == "batch 2, 500 waiting, in all 3,000 messages"
+    assert progress.pace == 1_000, "of all batches, as in the summary"
 
 
 @pytest.mark.slow

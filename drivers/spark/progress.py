@@ -1,4 +1,4 @@
-"""How a run gets on: rows, messages, rows a second, and how many messages still wait."""
+"""How a run gets on: rows, messages, messages a second, and how many messages still wait."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from typing import Any
 class Progress:
     """What a run has done so far. ``lag``: messages that waited at the last look, None where nobody knows.
 
-    ``rate``: rows a second of the last batch, or of a single pass so far. ``seconds``: how long all batches took.
-    ``counts``: what the job counted, summed up. ``place``: offsets up to which everything is kept. ``busy``: a batch of a
-    stream is under way.
+    ``seconds``: how long all batches took. ``counts``: what the job counted, summed up. ``place``: offsets up to which
+    everything is kept. ``busy``: a batch of a stream is under way.
 
-    Of a single pass: ``range``, the messages that it reads, None in a stream; ``step``, which of Spark's jobs is under
-    way, from 1 (how many there will be is not known before); ``tasks``: done and in all, of the stages under way.
+    Of a single pass, and of a stream's first batch: ``range``, the messages that it reads, None until that is known;
+    ``step``, which of Spark's jobs is under way, from 1 (how many there will be is not known before); ``tasks``: done and
+    in all, of the stages under way.
     """
 
     rows: int = 0
     messages: int = 0
     batches: int = 0
-    rate: float = 0.0
     seconds: float = 0.0
     lag: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
@@ -51,10 +50,8 @@ class Progress:
         self.rows += rows
         self.messages += moved
         if moved or rows:
-            seconds = max(int((told.get("durationMs") or {}).get("triggerExecution") or 0) / 1000, 0.001)
             self.batches += 1
-            self.seconds += seconds
-            self.rate = rows / seconds if rows else self.rate
+            self.seconds += max(int((told.get("durationMs") or {}).get("triggerExecution") or 0) / 1000, 0.001)
         self.place = end
         self.lag = distance(end, latest) if latest else None
 

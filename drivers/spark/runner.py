@@ -22,6 +22,7 @@ from . import checkpoints, places
 from .checkpoints import Checkpoint, Identity, opened
 from .failures import failure_of, is_busy, is_gone
 from .jobs import Counts, Job, Run
+from .places import Offsets
 from .progress import Progress, distance
 from .source import LogSource, Wanted, borders, read_options
 from .stages import Stages
@@ -70,6 +71,7 @@ class Runner:
         self._failure: BaseException | None = None
         self._seen = ""
         self._counted: dict[int, int | None] = {}
+        self._first: Offsets | None = None
         self._reading: Reading | None = None
         self._ticked = time.monotonic()
         spark.dataSource.register(kind)
@@ -150,7 +152,6 @@ class Runner:
         done.batches, done.messages, done.lag, done.place = 1, distance(start, end), 0, end
         # Where workers read by themselves, Spark sees the names of splits, and no rows.
         done.rows = counts.get("rows", 0 if self._reading else stages.rows(whole=True))
-        done.rate = done.rows / max(done.seconds, 0.001)
 
     def _stream(self, folder: Path, watch: Callable[[Progress], None]) -> None:
         job = self._plan.job
@@ -163,6 +164,8 @@ class Runner:
             if checkpoint.start is not None:
                 source["from"] = json.dumps(checkpoint.start)
             source.pop("to", None)
+            if not checkpoint.begun:
+                self._first = checkpoint.start or places.offsets(borders(self._kind.opening, wanted)[0])
             readings = self._spark.readStream.format("iotsphere").options(**self._shape(source, wanted)).load()
             for patience in reversed(range(STARTS)):
                 try:
@@ -225,6 +228,8 @@ class Runner:
             if self._stopping.is_set():
                 self._at_border.set()
                 raise StoppedAtBorder
+            if not self.progress.batches:
+                self.progress.range = self._ahead(checkpoint, number)
             with self._gate:
                 try:
                     counts = self._keep(part, run, number, done=job.stateful)
@@ -246,11 +251,20 @@ class Runner:
         finally:
             self._spark.conf.set(CLOCK_BATCHES, before)
 
+    def _ahead(self, checkpoint: Checkpoint, number: int) -> int | None:
+        """How many messages a batch reads; None where that is not known, and for a batch by the clock alone."""
+        start = checkpoints.planned(checkpoint.location, number - 1) or self._first
+        end = checkpoints.planned(checkpoint.location, number)
+        return (distance(start, end) or None) if start is not None and end is not None else None
+
     def _watch(self, query: StreamingQuery, run: Run, watch: Callable[[Progress], None]) -> None:
         try:
+            stages = Stages(self._spark)
             while not query.awaitTermination(POLL_S):
                 self._look(query)
                 self.progress.busy = bool(query.status["isDataAvailable"])
+                if not self.progress.batches:
+                    stages.look(self.progress, rows=False)
                 watch(self.progress)
                 if self._stopping.is_set():
                     self._spark.sparkContext.setLogLevel("OFF")  # Spark would tell of the end as of a failure

@@ -1,8 +1,7 @@
-"""What Spark says of the work of a single pass: which of its jobs is under way, its tasks, and the rows it has read."""
+"""What Spark says of the work of a pass, or of a batch: which of its jobs is under way, its tasks, and the rows it has read."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
@@ -23,19 +22,17 @@ class Stages:
         self._every = (None, *(getattr(store, f"stageList$default${number}")() for number in range(2, 6)))
         self._first_job: int | None = None
         self._last_before = max((stage.stageId() for stage in self._known()), default=-1)
-        self._begun = time.monotonic()
 
     def look(self, progress: Progress, *, rows: bool) -> None:
-        """Set step and tasks, and with ``rows`` also rows and their rate."""
+        """Set step and tasks, and with ``rows`` also rows."""
         if jobs := self._tracker.getActiveJobsIds():  # numbered in order, by the session
             self._first_job = jobs[0] if self._first_job is None else self._first_job
             progress.step = jobs[-1] - self._first_job + 1
         stages = [self._tracker.getStageInfo(number) for number in self._tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         progress.tasks = (sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
-        if rows and (read := self.rows()) > progress.rows:
-            progress.rows = read
-            progress.rate = read / max(time.monotonic() - self._begun, 0.001)
+        if rows:
+            progress.rows = max(progress.rows, self.rows())
 
     def rows(self, *, whole: bool = False) -> int:
         """How many rows were read: by tasks that have ended, and by others up to some seconds ago.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..drivers.spark.runner import Runner
 
 LINE_EVERY_S: Final = 10.0
+SPINNER: Final = 2
 
 
 class Screen:
@@ -54,31 +55,36 @@ class Screen:
             err.print(f"{self._name}  {text}", markup=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
-        """Show how the run gets on."""
-        self.say(line_of(progress, time.monotonic() - self._begun))
+        """Show how the run gets on; on a terminal as much of it as one line holds."""
+        room = None if self._status is None else err.width - SPINNER - len(self._name) - 2
+        self.say(line_of(progress, time.monotonic() - self._begun, room))
 
 
-def line_of(progress: Progress, seconds: float) -> str:
-    """The progress as one line. ``seconds``: since the run began."""
-    if progress.batches == 0 and progress.range is not None:
-        done, total = progress.tasks
-        parts = [f"reading {progress.range:,} messages"]
+def line_of(progress: Progress, seconds: float, room: int | None = None) -> str:
+    """The progress as one line. ``seconds``: since the run began. ``room``: what counts least is left out beyond it."""
+    if progress.batches:
+        parts = [f"batch {progress.batches:,}"]
+        if progress.lag is not None:
+            parts.append(f"{progress.lag:,} waiting")
+        parts += [f"in all {progress.messages:,} messages", f"{progress.pace:,.0f} messages a second"]
         if progress.rows:
-            parts += [f"{progress.rows:,} rows read", f"{progress.rate:,.0f} rows a second"]
+            parts.append(f"{progress.rows:,} rows")
+    elif progress.range is None and not progress.busy:
+        parts = ["waiting for messages"]
+    else:
+        first = "first batch: " if progress.busy else ""
+        parts = [first + ("under way" if progress.range is None else f"reading {progress.range:,} messages")]
+        done, total = progress.tasks
         if progress.step:
             parts.append(f"step {progress.step}")
         if total:
             parts.append(f"{done} of {total} tasks")
-        return ", ".join([*parts, f"{seconds:.0f} s"])
-    if progress.batches == 0:
-        return f"the first batch is under way, {seconds:.0f} s" if progress.busy else "waiting for messages"
-    parts = [f"batch {progress.batches:,}", f"{progress.messages:,} messages"]
-    if progress.rows:
-        parts.append(f"{progress.rows:,} rows")
-    parts.append(f"{progress.rate:,.0f} rows a second")
-    if progress.lag is not None:
-        parts.append(f"{progress.lag:,} waiting")
-    return "  ".join(parts)
+        parts.append(f"{seconds:.0f} s")
+        if progress.rows:
+            parts.append(f"{progress.rows:,} rows read")
+    while room is not None and len(parts) > 1 and len(", ".join(parts)) > room:
+        parts.pop()
+    return ", ".join(parts)
 
 
 @contextmanager
