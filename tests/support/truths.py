@@ -6,13 +6,14 @@ but for the options of the detector, of which only the values count.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, Final
 
 import duckdb
 import numpy as np
+
+from .habits import followed
 
 ROLLUP: Final = """
 WITH once AS (
@@ -110,50 +111,18 @@ def health(connection: duckdb.DuckDBPyConnection, battery: str) -> list[tuple[An
     found = []
     while row := rows.fetchone():
         device, messages = row
-        known: list[int] = []  # in the order of time
-        distances: list[int] = []  # in the order of arrival
-        gaps: list[tuple[int, int]] = []
+        times, latest = list[int](), -(2**63)
         charges: list[tuple[int, float]] = []
         for at, wild, charge in messages:
-            if charge is not None and not wild and (not known or at >= known[-1]):
+            if charge is not None and not wild and at >= latest:
                 charges.append((at, charge))
-            if wild and known:
-                continue
-            if not known or at > known[-1]:
-                distances += [at - known[-1]] if known else []
-                longest = _longest(distances, float("inf"))
-                if known and at - known[-1] > longest:
-                    gaps.append((known[-1], at))
-                settled = max(0, len(gaps) - 32)
-                gaps = gaps[:settled] + [gap for gap in gaps[settled:] if gap[1] - gap[0] > longest]
-                known.append(at)
-                continue
-            longest = _longest(distances, 0)
-            parts = [gap for begin, end in gaps if begin < at < end for gap in ((begin, at), (at, end))]
-            whole = [gap for gap in gaps if not gap[0] < at < gap[1]]
-            gaps = sorted(whole + [(begin, end) for begin, end in parts if end - begin > longest])
-            known.insert(bisect_right(known, at), at)
-        seconds = sum(end - begin for begin, end in gaps) / 1e6
-        usual = _usual(distances) / 1e6 if len(distances) >= 5 else None
-        span = (known[-1] - known[0]) / 1e6
-        uptime = 1 - seconds / span if span else 1.0
-        found.append((device, len(messages), len(gaps), seconds, usual, known[0], known[-1], uptime, *_charge(charges)))
+            if not wild or not times:
+                latest = max(latest, at)
+                times.append(at)
+        gaps, gap_us, usual, first, newest = whole = followed(times)
+        facts = (gaps, gap_us / 1e6, None if usual is None else usual / 1e6, first, newest, whole.uptime)
+        found.append((device, len(messages), *facts, *_charge(charges)))
     return found
-
-
-def _longest(distances: Sequence[int], unknown: float) -> float:
-    """What is no gap yet, µs; ``unknown`` before there is a habit."""
-    return max(3 * _usual(distances), 1_000_000) if len(distances) >= 5 else unknown
-
-
-def _usual(distances: Sequence[int]) -> int:
-    """The upper median of the last 33; where the pauses, ten times as long, are alike, that of these."""
-    last = np.sort(np.array(distances[-33:]))
-    usual = int(last[len(last) // 2])
-    pauses = last[last > 10 * usual]
-    if len(pauses) >= 3 and pauses[3 * len(pauses) // 4] <= 2 * pauses[len(pauses) // 4]:
-        usual = int(pauses[len(pauses) // 2])
-    return usual
 
 
 def _charge(charges: Sequence[tuple[int, float]]) -> tuple[float | None, float | None]:
