@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from PIL import Image
 from playwright.async_api import Page
@@ -99,10 +99,15 @@ async def stations(stage: Stage) -> None:
 
 
 def shrink(picture: Path) -> None:
-    """Keep 256 colours, chosen so that none is far from what it was: the rare ones mean something here."""
+    """Keep 256 colours: the commonest, and some far from each other, for the rare ones mean something here."""
     with Image.open(picture) as image:
-        small = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    small.save(picture, optimize=True)
+        full = image.convert("RGB")
+    counted = sorted(full.getcolors(full.width * full.height) or (), reverse=True)
+    common = [part for _, colour in counted[:128] for part in cast("tuple[int, int, int]", colour)]
+    rare = full.quantize(128, method=Image.Quantize.MAXCOVERAGE).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(common + rare)
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 async def main() -> None:
