@@ -18,6 +18,7 @@ from ..logs import harmless
 from ..settings import Settings
 from .console import AsJson, Data, LogUrl, Token, err, gateway_of, settings_of
 from .spark_checks import check, check_folders
+from .spark_start import ended_by_signals, held_back
 from .spark_summary import say, summary
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ def spark(
         if list_ or job is None:
             _list(job, as_json)
         else:
-            _run(_load(job), settings_of(log=log, database=database, data=data), asked)
+            with ExitStack() as starting:
+                starting.enter_context(ended_by_signals(resumable=follow or checkpoint is not None))
+                _run(_load(job), settings_of(log=log, database=database, data=data), asked, starting)
     except IotSphereError as error:
         if debug:
             raise
@@ -141,7 +144,8 @@ def code_of(error: IotSphereError) -> int:
     return 1 if error.retry else 2
 
 
-def _run(job: Job, settings: Settings, asked: Asked) -> None:
+def _run(job: Job, settings: Settings, asked: Asked, starting: ExitStack) -> None:
+    """``starting``: to be closed once the work begins."""
     from ..containers.spark import Outlets, database_of, log_of, runs_of, sink_of
 
     check_folders(asked)
@@ -163,6 +167,7 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
         if asked.maintain:
             if job.maintain is None:
                 raise RequestInvalid(f"{job.name} keeps nothing that needs upkeep: leave --maintain out")
+            starting.close()
             say({"job": job.name, **job.maintain(make_run("", False))}, asked.as_json)
             return
         from ..drivers.spark.runner import Plan
@@ -178,10 +183,11 @@ def _run(job: Job, settings: Settings, asked: Asked) -> None:
             migrate=asked.migrate,
         )
         ahead = check(plan, asked, outlets)
-        _go(plan, folder, outlets, asked, lasting=plan.follow or ahead is None or ahead > MANY)
+        lasting = plan.follow or ahead is None or ahead > MANY
+        _go(plan, folder, outlets, asked, lasting=lasting, starting=starting)
 
 
-def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bool) -> None:
+def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bool, starting: ExitStack) -> None:
     from ..drivers.spark.runner import Runner
     from ..drivers.spark.session import close_session, open_session
     from ..drivers.spark.source import read_options
@@ -195,11 +201,15 @@ def _go(plan: Plan, folder: Path, outlets: Outlets, asked: Asked, *, lasting: bo
     said = None if asked.debug else folder / "work" / f"{plan.job.name}.log"
     with Screen(plan.job.name, quiet=asked.as_json) as screen, told_where(said):
         screen.say("starting Spark")
-        spark = open_session(
-            f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=lasting, said=said
-        )
+        with held_back() as came:
+            spark = open_session(
+                f"iotsphere {plan.job.name}", asked.master, asked.conf, folder / "work", lasting=lasting, said=said
+            )
         try:
+            if came:
+                raise KeyboardInterrupt
             runner = Runner(spark, plan, IotSphereSource)
+            starting.close()
             with stop_on_signals(runner):
                 runner(screen.show)
         finally:
