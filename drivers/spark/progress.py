@@ -46,13 +46,13 @@ class Progress:
         source = told["sources"][0]
         start, end, latest = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
         rows = int(told.get("numInputRows") or 0) if counted is None else counted
-        moved = distance(start, end)
+        moved = distance(start or self.place, end)  # of its first batch, Spark does not say where it began
         self.rows += rows
         self.messages += moved
         if moved or rows:
             self.batches += 1
             self.seconds += max(int((told.get("durationMs") or {}).get("triggerExecution") or 0) / 1000, 0.001)
-        self.place = end
+        self.place = end or self.place
         self.lag = distance(end, latest) if latest else None
 
 

@@ -166,6 +166,7 @@ class Runner:
             source.pop("to", None)
             if not checkpoint.begun:
                 self._first = checkpoint.start or places.offsets(borders(self._kind.opening, wanted)[0])
+                self.progress.place = self._first
             readings = self._spark.readStream.format("iotsphere").options(**self._shape(source, wanted)).load()
             for patience in reversed(range(STARTS)):
                 try:

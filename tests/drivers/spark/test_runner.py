@@ -94,6 +94,14 @@ def test_what_is_new_since_the_last_time_in_batches_of_a_limit(spark: SparkSessi
         run(spark, kept.plan(tmp_path, log, source={"domain": "*"}))
 
 
+def test_messages_of_a_new_checkpoint_count_from_where_it_begins(spark: SparkSession, tmp_path: Path) -> None:
+    log, kept = fill_sqlite(tmp_path, 300), Kept()
+    begin = run(spark, kept.plan(tmp_path, log, checkpoint=None)).place
+    fill_sqlite(tmp_path, 40, start=300)
+    done = run(spark, kept.plan(tmp_path, log, source={"from": json.dumps(begin)}))
+    assert (done.messages, done.rows) == (40, 40)
+
+
 def test_the_first_batch_of_a_stream_tells_what_it_reads_and_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
     """Where the stream begins, and where it goes on."""
     log, kept = fill_sqlite(tmp_path, 3), Kept()
@@ -228,6 +236,14 @@ def test_an_error_of_a_worker_is_found_under_the_traces() -> None:
     other = failure_of(RuntimeError("Job aborted\nValueError: no such thing\n"))
     assert isinstance(other, JobFailed)
     assert other.message.startswith("ValueError: no such thing")
+
+
+def test_the_first_batch_of_a_stream_counts_from_where_it_began() -> None:
+    progress = Progress(place={"a": [1, 2_400]})
+    source = {"startOffset": None, "endOffset": '{"a":[1,3400]}', "latestOffset": '{"a":[1,3445]}'}
+    progress.batch({"sources": [source], "numInputRows": 1_000})
+    progress.batch({"sources": [{**source, "startOffset": source["endOffset"], "endOffset": source["latestOffset"]}]})
+    assert (progress.messages, progress.lag, progress.place) == (1_045, 0, {"a": [1, 3_445]})
 
 
 def test_distances_count_messages() -> None:
