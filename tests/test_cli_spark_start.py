@@ -31,12 +31,11 @@ async def test_a_table_of_another_tool_is_refused_before_spark_starts(tmp_path: 
     assert set(other.rglob("*")) == before
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("how", "words", "code", "told"),
     [
-        ((), 1, "unavailable: stopped before Spark had started: nothing was read; run it again\n"),
-        (("--follow",), 0, "stopped before Spark had started: nothing was read\n"),
+        (signal.SIGINT, (), 1, "unavailable: stopped before Spark had started: nothing was read; run it again\n"),
+        (signal.SIGTERM, ("--follow",), 0, "stopped before Spark had started: nothing was read\n"),
     ],
 )
 @pytest.mark.timeout(300)

@@ -90,5 +90,6 @@ async def test_a_full_disk_is_told_and_no_reading_is_lost_or_doubled(tmp_path: P
     async with running(*words, *LITTLE) as job:
         out, err = await job.communicate()
     assert job.returncode == 0, err.decode()
-    assert json.loads(out)["messages"] == 500
+    summary = json.loads(out)
+    assert (summary["ended"], summary["messages"], summary["lag"]) == ("done", 500, 0)
     assert rows_of(lake) == list(range(500))
