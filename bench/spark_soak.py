@@ -63,12 +63,12 @@ async def publish(gateway: Gateway, rate: float, seconds: float) -> int:
                 await asyncio.sleep(0.02)
                 continue
             topics = [f"iotsphere/devices/d{(count + n) % DEVICES}/telemetry" for n in range(AT_ONCE)]
-            await asyncio.gather(*(client.publish(topic, {"t": count + n}) for n, topic in enumerate(topics)))
+            await asyncio.gather(*(client.publish(topic, {"t": (count + n) % 997 / 10}) for n, topic in enumerate(topics)))
             count += AT_ONCE
     return count
 
 
-async def soak(folder: Path, rate: float, minutes: float, console: Console) -> dict[str, list[Sample]]:
+async def soak(folder: Path, rate: float, minutes: float, lateness: int, console: Console) -> dict[str, list[Sample]]:
     """Run the jobs beside the gateway, look at them twice a minute, and check at the end that nothing is missing."""
     data = folder / "data"
     ports = {job: free_port() for job in JOBS}
@@ -77,7 +77,15 @@ async def soak(folder: Path, rate: float, minutes: float, console: Console) -> d
         words = ("--follow", "--data", str(data), "--every", "5", "--json", "--conf", "spark.ui.enabled=true",
                  "--conf", "spark.sql.streaming.metricsEnabled=true")  # fmt: skip
         async with (
-            running("spark", "rollup", *words, "--conf", f"spark.ui.port={ports['rollup']}") as rollup,
+            running(
+                "spark",
+                "rollup",
+                *words,
+                "--conf",
+                f"spark.ui.port={ports['rollup']}",
+                "--set",
+                f"lateness_minutes={lateness}",
+            ) as rollup,
             running(
                 "spark", "lake", *words, "--conf", f"spark.ui.port={ports['lake']}", "--set", "compact_s=60"
             ) as lake,
@@ -185,11 +193,14 @@ def main(
     *,
     rate: Annotated[float, typer.Option(help="Messages a second.")] = 200,
     minutes: Annotated[float, typer.Option(help="How long.")] = 10,
+    lateness: Annotated[
+        int, typer.Option(help="Minutes for which rollup waits for late readings, and holds them.")
+    ] = 2,
 ) -> None:
     """Let rollup and lake follow a gateway, and say what grew between a third of the time and its end."""
     folder, console = Path(tempfile.mkdtemp(prefix="iotsphere-soak-")), Console(width=180)
     try:
-        for job, samples in asyncio.run(soak(folder, rate, minutes, console)).items():
+        for job, samples in asyncio.run(soak(folder, rate, minutes, lateness, console)).items():
             console.print(f"{job}: {told(samples)}")
     finally:
         shutil.rmtree(folder)
