@@ -63,7 +63,9 @@ async def publish(gateway: Gateway, rate: float, seconds: float) -> int:
                 await asyncio.sleep(0.02)
                 continue
             topics = [f"iotsphere/devices/d{(count + n) % DEVICES}/telemetry" for n in range(AT_ONCE)]
-            await asyncio.gather(*(client.publish(topic, {"t": (count + n) % 997 / 10}) for n, topic in enumerate(topics)))
+            await asyncio.gather(
+                *(client.publish(topic, {"t": (count + n) % 997 / 10}) for n, topic in enumerate(topics))
+            )
             count += AT_ONCE
     return count
 
