@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,10 +23,10 @@ from typing import Annotated, Final
 import httpx
 import psutil
 import typer
-from deltalake import DeltaTable
 from rich.console import Console
 
 import iotsphere
+from iotsphere.drivers.spark.sinks.delta import LOG, DeltaLake
 from tests.support.command_line import running
 from tests.support.gateway import Gateway
 from tests.support.servers import free_port
@@ -76,25 +77,16 @@ async def soak(folder: Path, rate: float, minutes: float, lateness: int, console
     ports = {job: free_port() for job in JOBS}
     samples: dict[str, list[Sample]] = {job: [] for job in JOBS}
     async with Gateway(data) as gateway:
-        words = ("--follow", "--data", str(data), "--every", "5", "--json", "--conf", "spark.ui.enabled=true",
-                 "--conf", "spark.sql.streaming.metricsEnabled=true")  # fmt: skip
+        follow = ("--follow", "--data", str(data), "--every", "5", "--json", "--conf", "spark.ui.enabled=true",
+                  "--conf", "spark.sql.streaming.metricsEnabled=true", "--conf")  # fmt: skip
+        words = {job: (*follow, f"spark.ui.port={port}") for job, port in ports.items()}
         async with (
-            running(
-                "spark",
-                "rollup",
-                *words,
-                "--conf",
-                f"spark.ui.port={ports['rollup']}",
-                "--set",
-                f"lateness_minutes={lateness}",
-            ) as rollup,
-            running(
-                "spark", "lake", *words, "--conf", f"spark.ui.port={ports['lake']}", "--set", "compact_s=60"
-            ) as lake,
+            running("spark", "rollup", *words["rollup"], "--set", f"lateness_minutes={lateness}") as rollup,
+            running("spark", "lake", *words["lake"], "--set", "compact_s=60") as lake,
         ):
             processes = {"rollup": rollup, "lake": lake}
             for job in JOBS:
-                await until(lambda job=job: list((data / "spark" / job).glob("*/offsets/0")), f"{job} begins", 200)  # type: ignore[misc]
+                await until(partial(has_begun, data, job), f"{job} begins", 200)
             writing = asyncio.create_task(publish(gateway, rate, minutes * 60))
             begun = time.monotonic()
             while not writing.done():
@@ -116,25 +108,22 @@ async def soak(folder: Path, rate: float, minutes: float, lateness: int, console
     return samples
 
 
+def has_begun(data: Path, job: str) -> bool:
+    """Whether a job's first batch is planned: its page of metrics answers from then on."""
+    return any((data / "spark" / job).glob("*/offsets/0"))
+
+
 async def look(data: Path, job: str, port: int, process: int, minute: float) -> Sample:
     """What a job holds at this moment."""
     async with httpx.AsyncClient() as client:
         gauges = (await client.get(f"http://127.0.0.1:{port}/metrics/json/", timeout=60)).json()["gauges"]
     rows, used = (sum(gauge["value"] for name, gauge in gauges.items() if name.endswith(end)) for end in STATE)
     sizes = [size for path in (data / "spark" / job).rglob("*") if (size := size_of(path)) is not None]
-    table = data / "lake" if job == "lake" else None
-    files = len(DeltaTable(str(table)).file_uris()) if table and (table / "_delta_log").exists() else 0
-    log = len(list((table / "_delta_log").iterdir())) if table and table.exists() else 0
-    return Sample(
-        round(minute, 1),
-        rows,
-        round(used / MIB, 1),
-        len(sizes),
-        round(sum(sizes) / MIB, 1),
-        files,
-        log,
-        memory_of(process),
-    )
+    files = log = 0
+    if job == "lake" and (lake := DeltaLake(data / "lake")).exists:
+        files, log = len(lake.paths()), len(list((lake.folder / LOG).iterdir()))
+    mib = [round(each / MIB, 1) for each in (used, sum(sizes))]
+    return Sample(round(minute, 1), rows, mib[0], len(sizes), mib[1], files, log, memory_of(process))
 
 
 def size_of(path: Path) -> int | None:
@@ -158,14 +147,14 @@ def memory_of(process: int) -> float:
 
 def lake_rows(data: Path) -> int:
     """How many rows the lake holds; 0 where there is none yet."""
-    if not (data / "lake" / "_delta_log").exists():
-        return 0
-    return int(DeltaTable(str(data / "lake")).to_pyarrow_dataset().count_rows())
+    lake = DeltaLake(data / "lake")
+    return int(lake.table().to_pyarrow_dataset().count_rows()) if lake.exists else 0
 
 
 def check(data: Path, written: int, console: Console) -> None:
     """Every message is in the lake once, and was counted by the rollup once. Raises RuntimeError."""
-    ids = DeltaTable(str(data / "lake")).to_pyarrow_dataset().to_table(columns=["message_id"])["message_id"]
+    lake = DeltaLake(data / "lake").table().to_pyarrow_dataset()
+    ids = lake.to_table(columns=["message_id"])["message_id"]
     with closing(sqlite3.connect(data / "analytics.db")) as kept:
         bodies = kept.execute("SELECT body FROM documents WHERE collection = 'rollups'").fetchall()
     days = [row["count"] for row in map(json.loads, chain.from_iterable(bodies)) if row["resolution"] == "1d"]
