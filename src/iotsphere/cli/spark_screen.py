@@ -16,6 +16,7 @@ from rich.status import Status
 from ..drivers.spark.failures import hush
 from ..entities.errors import JobFailed, Unavailable
 from .console import err
+from .spark_start import SIGNALS, restore
 
 if TYPE_CHECKING:
     from ..drivers.spark.progress import Progress
@@ -110,17 +111,13 @@ def stop_on_signals(runner: Runner) -> Iterator[None]:
     """Let the first Ctrl-C or TERM stop the run, where it can between two batches, and the second one end it at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_DFL)
+        restore(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         err.print(f"stopping{after}; once more ends it at once", style="yellow")
         runner.stop()
 
     after = " after this batch" if runner.in_batches else ""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each in before:
-        signal.signal(each, stop)
+    before = {each: signal.signal(each, stop) for each in SIGNALS}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        restore(before)

@@ -36,7 +36,7 @@ def ended_by_signals(*, resumable: bool) -> Iterator[None]:
         err.print(WHY, style="yellow")
         raise typer.Exit from error
     finally:
-        _restore(before)
+        restore(before)
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def held_back() -> Iterator[list[int]]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        _restore(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        restore(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         came.append(number)
         err.print("stopping; once more ends it at once", style="yellow")
 
@@ -61,9 +61,10 @@ def held_back() -> Iterator[list[int]]:
         raise
     finally:
         if not came:
-            _restore(before)
+            restore(before)
 
 
-def _restore(handlers: dict[signal.Signals, signal._HANDLER]) -> None:
+def restore(handlers: dict[signal.Signals, signal._HANDLER]) -> None:
+    """Let signals do what these handlers do."""
     for each, handler in handlers.items():
         signal.signal(each, handler)
